@@ -1,0 +1,2 @@
+//! The `metaroute` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Instances, rules, snapshots, selection and balancing, without I/O.

@@ -1,0 +1,1 @@
+//! The expression language that narrows instances and rows by metadata.

@@ -1,0 +1,1 @@
+//! Metadata routing for Rust services: registry, rules and selector in one call.

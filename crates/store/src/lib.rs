@@ -1,0 +1,1 @@
+//! MetaStorage: typed tables on an LSM engine.

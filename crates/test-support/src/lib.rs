@@ -1,0 +1,1 @@
+//! Starts real servers for tests.

@@ -1,0 +1,2 @@
+//! The commands behind the README test line and CI.
+fn main() {}

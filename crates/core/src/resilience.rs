@@ -1,0 +1,1 @@
+//! State machines that decide when to try again and whom to leave alone.

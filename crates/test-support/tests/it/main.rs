@@ -1,0 +1,3 @@
+//! The servers this crate starts, started.
+
+mod mariadb;

@@ -1,0 +1,67 @@
+//! What the checks need beyond Rust and a C compiler, and where it comes from.
+//!
+//! One line each: adding a server is adding an entry here, its recipe under `peers/` where it has one, and its start in `test-support`.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use test_support::{Missing, java, program};
+
+use crate::install::{Site, debian, maven, tool};
+
+/// Something to bring onto the machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Need {
+    pub(crate) name: &'static str,
+    /// What it is for, in the summary's words.
+    pub(crate) purpose: &'static str,
+    /// Whether it is there.
+    pub(crate) check: fn() -> Result<(), Missing>,
+    /// Brings it.
+    pub(crate) bring: fn(&Site) -> Result<()>,
+}
+
+/// Everything, in the order it is listed to people.
+pub(crate) const ALL: &[Need] = &[
+    Need {
+        name: "cargo-deny",
+        purpose: "licences, bans and sources of dependencies",
+        check: || tool::CARGO_DENY.path().map(drop),
+        bring: |site| tool::CARGO_DENY.bring(site),
+    },
+    Need {
+        name: "mariadb",
+        purpose: "the MySQL-compatible server",
+        check: || {
+            ["mariadbd", "mariadb-install-db", "mariadb"].into_iter().try_for_each(|name| program(name).map(drop))
+        },
+        bring: |site| debian::bring(site, &["mariadb-server", "mariadb-client"]),
+    },
+    Need {
+        name: "ribbon",
+        purpose: "the original Nacos rule, in Java",
+        check: || java::class("ribbon", "").map(drop),
+        bring: |site| maven::bring(site, "ribbon"),
+    },
+];
+
+/// The needs with these names; all of them if none is given.
+pub(crate) fn by_names(names: &[&str]) -> Result<Vec<Need>, String> {
+    if names.is_empty() {
+        return Ok(ALL.to_vec());
+    }
+    names
+        .iter()
+        .map(|name| {
+            ALL.iter().find(|need| need.name == *name).copied().ok_or_else(|| {
+                let known: Vec<_> = ALL.iter().map(|need| need.name).collect();
+                format!("unknown name {name:?}; known are {}", known.join(", "))
+            })
+        })
+        .collect()
+}
+
+/// The path of `cargo-deny`.
+pub(crate) fn cargo_deny() -> Result<PathBuf, Missing> {
+    tool::CARGO_DENY.path()
+}

@@ -1,0 +1,249 @@
+//! The checks, in the order they run.
+//!
+//! What compiles comes first and the tests last, so that servers and tools arrive in the background meanwhile. All steps share one target
+//! folder and no step sets `RUSTFLAGS`, which would build everything again.
+
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use test_support::{NOT_RUN_FILE_ENV, in_ci, program};
+
+use crate::command::{cargo, root, shown, succeeds};
+use crate::install::{Background, Unmet};
+use crate::needs;
+use crate::tally::Tally;
+
+/// One check.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) what: &'static str,
+    /// Part of `--fast`.
+    pub(crate) fast: bool,
+    /// Whether this checkout has something for it.
+    pub(crate) applies: fn() -> bool,
+    pub(crate) run: fn(&mut Run) -> Result<Outcome>,
+}
+
+/// What the steps of one run share.
+pub(crate) struct Run {
+    pub(crate) tally: Tally,
+    /// Where tests report that they did not run.
+    pub(crate) not_run_file: PathBuf,
+    /// What is being brought, until somebody waited for it.
+    pub(crate) background: Option<Background>,
+}
+
+/// How a step ended.
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    /// Outside CI only.
+    NotRun(String),
+}
+
+impl Outcome {
+    pub(crate) fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+
+    fn of(success: bool, what: &str) -> Self {
+        if success { Self::Passed } else { Self::Failed(what.to_owned()) }
+    }
+
+    /// For what the machine lacks: a failure in CI.
+    fn lacking(reason: String) -> Self {
+        if in_ci() { Self::Failed(reason) } else { Self::NotRun(reason) }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("passed"),
+            Self::Failed(why) => write!(f, "FAILED: {why}"),
+            Self::NotRun(why) => write!(f, "not run: {why}"),
+        }
+    }
+}
+
+impl Run {
+    /// Waits until everything being brought is there or has failed.
+    pub(crate) fn wait_for_needs(&mut self) -> Vec<Unmet> {
+        self.background.take().map(Background::finish).unwrap_or_default()
+    }
+}
+
+/// Every step.
+pub(crate) const ALL: &[Step] = &[
+    Step { name: "fmt", what: "source is formatted", fast: true, applies: always, run: fmt },
+    Step {
+        name: "clippy",
+        what: "no lint fires in any target of the workspace",
+        fast: true,
+        applies: always,
+        run: clippy,
+    },
+    Step { name: "build", what: "all tests compile", fast: true, applies: always, run: build },
+    Step { name: "doc", what: "the documentation builds without a warning", fast: false, applies: always, run: doc },
+    Step {
+        name: "features",
+        what: "each crate compiles alone, without features, with each one and with all",
+        fast: false,
+        applies: always,
+        run: features,
+    },
+    Step {
+        name: "fuzz",
+        what: "the fuzz targets compile",
+        fast: false,
+        applies: || root().join("fuzz/Cargo.toml").is_file(),
+        run: fuzz,
+    },
+    Step {
+        name: "peers",
+        what: "the real servers and tools are on the machine",
+        fast: false,
+        applies: always,
+        run: peers,
+    },
+    Step { name: "deny", what: "dependencies: licences, bans, sources", fast: false, applies: always, run: deny },
+    Step { name: "test", what: "unit, integration and documentation tests", fast: true, applies: always, run: test },
+];
+
+fn always() -> bool {
+    true
+}
+
+/// In CI the lock file is law; elsewhere somebody may be changing a manifest.
+fn locked() -> &'static [&'static str] {
+    if in_ci() { &["--locked"] } else { &[] }
+}
+
+fn fmt(_: &mut Run) -> Result<Outcome> {
+    Ok(Outcome::of(succeeds(&mut cargo(["fmt", "--all", "--check"]))?, "`cargo fmt --all` changes files"))
+}
+
+fn clippy(_: &mut Run) -> Result<Outcome> {
+    let mut command = cargo(["clippy", "--workspace", "--all-targets"]);
+    command.args(locked()).args(["--", "-D", "warnings"]);
+    Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
+}
+
+fn build(_: &mut Run) -> Result<Outcome> {
+    let mut command = cargo(["test", "--workspace", "--no-run"]);
+    Ok(Outcome::of(succeeds(command.args(locked()))?, "see the errors above"))
+}
+
+fn doc(_: &mut Run) -> Result<Outcome> {
+    let mut command = cargo(["doc", "--workspace", "--no-deps"]);
+    command.args(locked()).env("RUSTDOCFLAGS", "-D warnings");
+    Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
+}
+
+/// Building the workspace unifies features and so hides what a crate alone lacks.
+fn features(_: &mut Run) -> Result<Outcome> {
+    let mut broken = Vec::new();
+    for (name, features) in crates_and_features()? {
+        let mut sets: Vec<Vec<String>> = vec![vec![]];
+        if !features.is_empty() {
+            sets.push(vec!["--no-default-features".into()]);
+            sets.extend(
+                features
+                    .iter()
+                    .filter(|feature| *feature != "default")
+                    .map(|feature| vec!["--no-default-features".into(), "--features".into(), feature.clone()]),
+            );
+            sets.push(vec!["--all-features".into()]);
+        }
+        for set in sets {
+            let mut command = cargo(["check", "--quiet", "--package", &name]);
+            command.args(locked()).args(&set);
+            println!("{}", shown(&command));
+            if !succeeds(&mut command)? {
+                broken.push(format!("{name} {}", set.join(" ")).trim_end().to_owned());
+            }
+        }
+    }
+    Ok(Outcome::of(broken.is_empty(), &format!("does not compile alone: {}", broken.join(", "))))
+}
+
+fn crates_and_features() -> Result<Vec<(String, Vec<String>)>> {
+    let mut command = cargo(["metadata", "--format-version", "1", "--no-deps"]);
+    let output = command.stderr(Stdio::inherit()).output().context("cannot run `cargo metadata`")?;
+    if !output.status.success() {
+        bail!("`cargo metadata` failed ({})", output.status);
+    }
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).context("cannot read what `cargo metadata` printed")?;
+    let packages = metadata["packages"].as_array().context("`cargo metadata` lists no packages")?;
+    packages
+        .iter()
+        .map(|package| {
+            let name = package["name"].as_str().context("a package without a name")?.to_owned();
+            let features = package["features"].as_object().context("a package without a feature table")?;
+            Ok((name, features.keys().cloned().collect()))
+        })
+        .collect()
+}
+
+/// Running them needs the nightly toolchain and time; compiling them keeps them from rotting.
+fn fuzz(_: &mut Run) -> Result<Outcome> {
+    if program("c++").is_err() {
+        return Ok(Outcome::lacking("libFuzzer needs a C++ compiler (g++)".to_owned()));
+    }
+    let mut command = cargo(["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"]);
+    Ok(Outcome::of(succeeds(command.args(locked()))?, "see the errors above"))
+}
+
+fn peers(run: &mut Run) -> Result<Outcome> {
+    let unmet = run.wait_for_needs();
+    let mut missing = Vec::new();
+    for need in needs::ALL {
+        if let Err(absent) = (need.check)() {
+            let failed = unmet.iter().find(|unmet| unmet.need.name == need.name);
+            missing.push(format!("{} ({})", need.name, failed.map_or(absent.to_string(), |unmet| unmet.why.clone())));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    Ok(Outcome::lacking(format!("missing: {}; tests that need them do not run", missing.join(", "))))
+}
+
+fn deny(run: &mut Run) -> Result<Outcome> {
+    run.wait_for_needs();
+    let binary = match needs::cargo_deny() {
+        Ok(binary) => binary,
+        Err(missing) => return Ok(Outcome::lacking(missing.to_string())),
+    };
+    let mut command = Command::new(binary);
+    command.current_dir(root()).args(["check", "licenses", "bans", "sources"]);
+    Ok(Outcome::of(succeeds(&mut command)?, "see the errors above"))
+}
+
+fn test(run: &mut Run) -> Result<Outcome> {
+    run.wait_for_needs();
+    let mut command = cargo(["test", "--workspace", "--no-fail-fast"]);
+    command.args(locked()).env(NOT_RUN_FILE_ENV, &run.not_run_file).stdout(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("cannot run `{}`", shown(&command)))?;
+    let stdout = child.stdout.take().context("the output of cargo is a pipe")?;
+    for line in BufReader::new(stdout).split(b'\n') {
+        // Tests print what they like, in any encoding.
+        let line = line.context("cannot read the output of cargo")?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        run.tally.line(&line);
+    }
+    let status = child.wait()?;
+    Ok(Outcome::of(
+        status.success(),
+        &match run.tally.failed {
+            0 => format!("cargo test ended with {status}; see above"),
+            failed => format!("{failed} of {} tests", failed + run.tally.passed),
+        },
+    ))
+}

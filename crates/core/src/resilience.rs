@@ -11,3 +11,4 @@
 pub mod backoff;
 pub mod budget;
 pub mod ejection;
+pub mod storm;

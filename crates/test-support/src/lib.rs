@@ -9,6 +9,7 @@
 //! - [`Port`]: loopback ports that parallel test binaries do not take from each other.
 //! - [`Scratch`]: a temporary folder that survives a failing test.
 //! - [`Server`]: one real process with its log, a ready condition with a deadline, and every way of dying.
+//! - [`java`]: the Java peers.
 //! - [`mariadb`]: the database most storage claims are measured against.
 //!
 //! Everything is synchronous, so that a test of a blocking crate needs no runtime; async tests call it from `spawn_blocking` or
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod java;
 pub mod mariadb;
 mod missing;
 mod port;

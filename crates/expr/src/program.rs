@@ -1,0 +1,445 @@
+//! The compiled form: ids instead of names, typed comparisons, and evaluation that never allocates.
+//!
+//! A [`Program`] is a small tree over numbered [`Atom`]s. An atom is one comparison; equal ones are kept once, so a
+//! caller that keeps a bitset per atom can share it between rules. There are two ways to run a program: over one
+//! [`Record`], and over [`Columns`], where an atom is tested once per distinct value instead of once per row.
+
+use crate::ast::{Literal, Order};
+use crate::pattern::{Glob, Pattern};
+use crate::schema::{Context, KeyId, Record, SlotId};
+use crate::types::{TimeUnit, Type};
+use crate::value::{Text, TextBuffer, Value};
+use crate::version::Range;
+use crate::{columns, java};
+
+pub use crate::columns::{Column, Columns, Scratch};
+
+/// A bound expression, ready to evaluate.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) root: Node,
+    pub(crate) atoms: Vec<Atom>,
+    pub(crate) texts: Vec<Box<str>>,
+    pub(crate) slots: Vec<SlotId>,
+}
+
+/// A node of the tree over atoms.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Node {
+    /// The atom with this number.
+    Atom(usize),
+    /// Plain negation.
+    Not(Box<Node>),
+    /// True where all children are; empty: true.
+    And(Box<[Node]>),
+    /// True where any child is; empty: false.
+    Or(Box<[Node]>),
+}
+
+/// What testing an atom says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It does not hold, or something it reads is missing.
+    False,
+    /// It holds.
+    True,
+    /// It reads an optional value (`$req.k?`) that is absent: it is dropped from its parent.
+    Removed,
+}
+
+impl From<bool> for Outcome {
+    fn from(value: bool) -> Self {
+        if value { Outcome::True } else { Outcome::False }
+    }
+}
+
+impl Outcome {
+    fn known(self) -> Option<bool> {
+        match self {
+            Outcome::False => Some(false),
+            Outcome::True => Some(true),
+            Outcome::Removed => None,
+        }
+    }
+}
+
+/// Why a program said what it said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Decision {
+    /// The value of the whole expression.
+    pub value: bool,
+    /// The comparison that decided it: the first false one of a conjunction, or its last when it is true; the first
+    /// true one of a disjunction, or its last when it is false. `None` where no comparison was left to decide.
+    pub atom: Option<usize>,
+}
+
+/// How two values are compared; follows from the left side alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// Undeclared: as numbers where both sides are, else as text.
+    Auto,
+    Text,
+    Number,
+    Version,
+    Set,
+    Time(TimeUnit),
+    /// Dialect `seata`: as Java doubles where both sides are, else as text.
+    Java,
+}
+
+impl From<Type> for Kind {
+    fn from(declared: Type) -> Self {
+        match declared {
+            Type::Version => Kind::Version,
+            Type::Number => Kind::Number,
+            Type::Text | Type::Bool => Kind::Text,
+            Type::Set => Kind::Set,
+            Type::Time(unit) => Kind::Time(unit),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    Key(KeyId),
+    Slot(SlotId, /* optional */ bool),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Right {
+    Literal(Literal),
+    Source(Source),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Check {
+    Exists,
+    Order(Order, Right),
+    In { negated: bool, items: Box<[Right]> },
+    Like(Glob),
+    Matches(Pattern),
+    InRange(Range),
+    Never,
+}
+
+/// One comparison. Equal atoms of programs bound to the same schema give equal outcomes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Atom {
+    pub(crate) left: Source,
+    pub(crate) lower: bool,
+    pub(crate) kind: Kind,
+    pub(crate) check: Check,
+    /// Whether any slot it reads is optional.
+    pub(crate) removable: bool,
+    /// The one record key it reads, if there is exactly one.
+    pub(crate) key: Option<KeyId>,
+}
+
+impl Program {
+    /// Whether the record satisfies the expression.
+    pub fn eval<R: Record + ?Sized, C: Context + ?Sized>(&self, record: &R, context: &C) -> bool {
+        self.root.combine(&mut |atom| self.atoms[atom].test(record, context)).unwrap_or(true)
+    }
+
+    /// The tree.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// The distinct comparisons, in order of first occurrence; the position is the number in [`Node::Atom`].
+    pub fn atoms(&self) -> &[Atom] {
+        &self.atoms
+    }
+
+    /// The canonical text of one comparison, such as `version >= 2.3`.
+    ///
+    /// # Panics
+    /// Where there is no such atom.
+    pub fn atom_text(&self, atom: usize) -> &str {
+        &self.texts[atom]
+    }
+
+    /// Whether the answer depends on the caller or the request.
+    pub fn reads_context(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// The distinct slots it reads, in order of first use.
+    pub fn slots(&self) -> impl Iterator<Item = SlotId> {
+        self.slots.iter().copied()
+    }
+
+    /// Sets bit `i` of `out` where row `i` of the columns satisfies the program, and clears every other bit.
+    ///
+    /// Bits are counted from the lowest of the first word; rows beyond `out` are not written. Each atom that reads one
+    /// key is tested once per distinct value. Allocates only where `scratch` has to grow.
+    pub fn eval_columns<V: Columns + ?Sized, C: Context + ?Sized>(
+        &self,
+        columns: &V,
+        context: &C,
+        out: &mut [u64],
+        scratch: &mut Scratch,
+    ) {
+        columns::evaluate(self, columns, context, out, scratch);
+    }
+
+    /// The value for this record and the comparison that decided it.
+    pub fn decide<R: Record + ?Sized, C: Context + ?Sized>(&self, record: &R, context: &C) -> Decision {
+        match self.root.decide(&mut |atom| self.atoms[atom].test(record, context)) {
+            Some((value, atom)) => Decision { value, atom },
+            None => Decision { value: true, atom: None },
+        }
+    }
+}
+
+impl Node {
+    /// Combines the outcomes of the atoms; `None` where every comparison was removed, which counts as true at the root.
+    ///
+    /// `f` is asked from left to right and only as far as needed.
+    pub fn combine(&self, f: &mut impl FnMut(usize) -> Outcome) -> Option<bool> {
+        match self {
+            Node::Atom(atom) => f(*atom).known(),
+            Node::Not(inner) => inner.combine(f).map(|value| !value),
+            Node::And(children) => combine_until(children, false, f),
+            Node::Or(children) => combine_until(children, true, f),
+        }
+    }
+
+    fn decide(&self, f: &mut impl FnMut(usize) -> Outcome) -> Option<(bool, Option<usize>)> {
+        let (children, stop) = match self {
+            Node::Atom(atom) => return f(*atom).known().map(|value| (value, Some(*atom))),
+            Node::Not(inner) => return inner.decide(f).map(|(value, atom)| (!value, atom)),
+            Node::And(children) => (children, false),
+            Node::Or(children) => (children, true),
+        };
+        if children.is_empty() {
+            return Some((!stop, None));
+        }
+        let mut last = None;
+        for child in children {
+            if let Some(decided) = child.decide(f) {
+                last = Some(decided);
+                if decided.0 == stop {
+                    break;
+                }
+            }
+        }
+        last
+    }
+}
+
+/// A conjunction stops at the first false child, a disjunction at the first true one.
+fn combine_until(children: &[Node], stop: bool, f: &mut impl FnMut(usize) -> Outcome) -> Option<bool> {
+    if children.is_empty() {
+        return Some(!stop);
+    }
+    let mut value = None;
+    for child in children {
+        match child.combine(f) {
+            Some(known) if known == stop => return Some(stop),
+            Some(known) => value = Some(known),
+            None => {}
+        }
+    }
+    value
+}
+
+impl Atom {
+    pub(crate) fn new(left: Source, lower: bool, kind: Kind, check: Check) -> Self {
+        let atom = Atom { left, lower, kind, check, removable: false, key: None };
+        let removable = atom.sources().any(|source| matches!(source, Source::Slot(_, true)));
+        let first = atom.keys().next();
+        let key = first.filter(|first| atom.keys().all(|key| key == *first));
+        Atom { removable, key, ..atom }
+    }
+
+    /// The record key it reads, where that is exactly one (besides any slots): then [`test_value`](Self::test_value)
+    /// can be asked once per distinct value.
+    pub fn key(&self) -> Option<KeyId> {
+        self.key
+    }
+
+    /// The caller's and request's values it reads, in order, perhaps repeated.
+    pub fn slots(&self) -> impl Iterator<Item = SlotId> {
+        self.sources().filter_map(|source| match source {
+            Source::Slot(slot, _) => Some(slot),
+            Source::Key(_) => None,
+        })
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = KeyId> {
+        self.sources().filter_map(|source| match source {
+            Source::Key(key) => Some(key),
+            Source::Slot(..) => None,
+        })
+    }
+
+    pub(crate) fn sources(&self) -> impl Iterator<Item = Source> {
+        let right: &[Right] = match &self.check {
+            Check::Order(_, right) => std::slice::from_ref(right),
+            Check::In { items, .. } => items,
+            _ => &[],
+        };
+        let right = right.iter().filter_map(|right| match right {
+            Right::Source(source) => Some(*source),
+            Right::Literal(_) => None,
+        });
+        std::iter::once(self.left).chain(right)
+    }
+
+    /// Tests the comparison on one record.
+    pub fn test<R: Record + ?Sized, C: Context + ?Sized>(&self, record: &R, context: &C) -> Outcome {
+        self.run(|key| record.get(key), context)
+    }
+
+    /// Tests the comparison on one value of its [`key`](Self::key); `None` stands for a missing key.
+    ///
+    /// For an atom that reads no key the value is not looked at; for one that reads several it stands for each.
+    pub fn test_value<C: Context + ?Sized>(&self, value: Option<Value<'_>>, context: &C) -> Outcome {
+        self.run(|_| value, context)
+    }
+
+    /// Whether an optional value it reads is absent, so that it drops out whatever the record says.
+    pub fn is_removed<C: Context + ?Sized>(&self, context: &C) -> bool {
+        self.removable
+            && self.sources().any(|source| match source {
+                Source::Slot(slot, true) => context.get(slot).is_none(),
+                _ => false,
+            })
+    }
+
+    fn run<'v, C: Context + ?Sized>(&'v self, get: impl Fn(KeyId) -> Option<Value<'v>>, context: &'v C) -> Outcome {
+        if self.is_removed(context) {
+            return Outcome::Removed;
+        }
+        let read = |source: Source| match source {
+            Source::Key(key) => get(key),
+            Source::Slot(slot, _) => context.get(slot).map(Value::Text),
+        };
+        let Some(left) = read(self.left) else { return Outcome::False };
+        Outcome::from(self.check(left, read))
+    }
+
+    /// The comparison with its left value present. A missing value on the right makes it false, as on the left.
+    fn check<'v>(&'v self, left: Value<'v>, read: impl Fn(Source) -> Option<Value<'v>>) -> bool {
+        let right = |right: &'v Right| match right {
+            Right::Literal(literal) => Some((Value::Parsed(&literal.value), literal.quoted)),
+            Right::Source(source) => read(*source).map(|value| (value, false)),
+        };
+        match &self.check {
+            Check::Exists => true,
+            Check::Order(order, other) => {
+                right(other).is_some_and(|(value, quoted)| self.compare(*order, left, value, quoted))
+            }
+            Check::In { negated, items } => {
+                let mut found = false;
+                for item in items {
+                    let Some((value, quoted)) = right(item) else { return false };
+                    found = found || self.compare(Order::Eq, left, value, quoted);
+                }
+                found != *negated
+            }
+            Check::Like(glob) => self.any_text(left, |text| glob.matches(text, self.lower)),
+            Check::Matches(pattern) => self.any_text(left, |text| pattern.matches(text, self.lower)),
+            Check::InRange(range) => {
+                left.version(self.lower, &mut TextBuffer::new()).is_some_and(|version| range.contains(&version))
+            }
+            Check::Never => false,
+        }
+    }
+
+    /// The type of the comparison; a list is a set and a time is a time whatever was declared.
+    fn kind_for(&self, left: Value<'_>) -> Kind {
+        match left {
+            _ if self.kind == Kind::Java => Kind::Java,
+            _ if left.as_list().is_some() => Kind::Set,
+            Value::Time(_) if !matches!(self.kind, Kind::Time(_) | Kind::Set) => Kind::Time(TimeUnit::Rfc3339),
+            _ => self.kind,
+        }
+    }
+
+    fn any_text(&self, left: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
+        if self.kind_for(left) == Kind::Set {
+            elements(left, |element| test(element))
+        } else {
+            test(left.to_text(&mut TextBuffer::new()))
+        }
+    }
+
+    fn compare(&self, order: Order, left: Value<'_>, right: Value<'_>, quoted: bool) -> bool {
+        let (mut a, mut b) = (TextBuffer::new(), TextBuffer::new());
+        let ordering = match self.kind_for(left) {
+            Kind::Set => {
+                if order.is_ordered() {
+                    return false;
+                }
+                let wanted = right.to_text(&mut b);
+                let found = elements(left, |element| same_text(element, wanted, self.lower));
+                return found == (order == Order::Eq);
+            }
+            Kind::Java => {
+                if let (Some(left), Some(right)) = (left.double(), right.double()) {
+                    return match order {
+                        Order::Eq => java::equal(left, right),
+                        Order::Ne => !java::equal(left, right),
+                        Order::Gt => left > right,
+                        Order::Ge => left >= right,
+                        Order::Lt => left < right,
+                        Order::Le => left <= right,
+                    };
+                }
+                None
+            }
+            Kind::Text => None,
+            Kind::Auto if quoted => None,
+            // The right side first: it is usually a literal that was parsed beforehand and is no number.
+            Kind::Auto | Kind::Number => match right.number(&mut b) {
+                Some(right) => left.number(&mut a).map(|left| left.cmp(&right)),
+                None => None,
+            },
+            Kind::Version => match right.version(false, &mut b) {
+                Some(right) => left.version(self.lower, &mut a).map(|left| left.cmp(&right)),
+                None => None,
+            },
+            Kind::Time(unit) => match right.time(unit) {
+                Some(right) => left.time(unit).map(|left| left.cmp(&right)),
+                None => None,
+            },
+        };
+        if let Some(ordering) = ordering {
+            return match order {
+                Order::Eq => ordering.is_eq(),
+                Order::Ne => ordering.is_ne(),
+                Order::Gt => ordering.is_gt(),
+                Order::Ge => ordering.is_ge(),
+                Order::Lt => ordering.is_lt(),
+                Order::Le => ordering.is_le(),
+            };
+        }
+        match order {
+            Order::Eq => same_text(left.to_text(&mut a), right.to_text(&mut b), self.lower),
+            Order::Ne => !same_text(left.to_text(&mut a), right.to_text(&mut b), self.lower),
+            _ => false,
+        }
+    }
+}
+
+/// Whether `test` holds for any element of a set: an item of a list, or a trimmed piece of a comma-separated text.
+/// Empty pieces are no elements.
+fn elements(set: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
+    if let Some(items) = set.as_list() {
+        return items.iter().any(|item| test(Text::Str(item)));
+    }
+    match set.to_text(&mut TextBuffer::new()) {
+        Text::Str(text) => text.split(',').map(str::trim).any(|piece| !piece.is_empty() && test(Text::Str(piece))),
+        bytes @ Text::Bytes(_) => test(bytes),
+    }
+}
+
+fn same_text(left: Text<'_>, right: Text<'_>, lower: bool) -> bool {
+    match (left, right) {
+        (Text::Str(left), Text::Str(right)) if !lower => left == right,
+        _ if lower => left.chars().flat_map(char::to_lowercase).eq(right.chars()),
+        _ => left.chars().eq(right.chars()),
+    }
+}

@@ -35,6 +35,8 @@ pub(crate) struct Run {
     pub(crate) not_run_file: PathBuf,
     /// What is being brought, until somebody waited for it.
     pub(crate) background: Option<Background>,
+    /// A workspace that does not compile would only say so once more instead of running tests.
+    pub(crate) broken: bool,
 }
 
 /// How a step ended.
@@ -133,9 +135,10 @@ fn clippy(_: &mut Run) -> Result<Outcome> {
     Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
 }
 
-fn build(_: &mut Run) -> Result<Outcome> {
+fn build(run: &mut Run) -> Result<Outcome> {
     let mut command = cargo(["test", "--workspace", "--no-run"]);
-    Ok(Outcome::of(succeeds(command.args(locked()))?, "see the errors above"))
+    run.broken = !succeeds(command.args(locked()))?;
+    Ok(Outcome::of(!run.broken, "see the errors above"))
 }
 
 fn doc(_: &mut Run) -> Result<Outcome> {
@@ -227,6 +230,9 @@ fn deny(run: &mut Run) -> Result<Outcome> {
 
 fn test(run: &mut Run) -> Result<Outcome> {
     run.wait_for_needs();
+    if run.broken {
+        return Ok(Outcome::Failed("no test ran: they do not compile".to_owned()));
+    }
     let mut command = cargo(["test", "--workspace", "--no-fail-fast"]);
     command.args(locked()).env(NOT_RUN_FILE_ENV, &run.not_run_file).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run `{}`", shown(&command)))?;

@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     fs::write(&not_run_file, "")?;
 
     let started = Instant::now();
-    let mut run = Run { tally: Tally::default(), not_run_file, background };
+    let mut run = Run { tally: Tally::default(), not_run_file, background, broken: false };
     let mut results = Vec::new();
     for step in steps {
         println!("\n=== {}: {}", step.name, step.what);

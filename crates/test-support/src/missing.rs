@@ -36,10 +36,12 @@ impl Missing {
     /// Where `CI=true`: there nothing may be left out.
     pub fn report(&self, module: &str) {
         assert!(!in_ci(), "{self} (CI=true: a missing peer is a failure)");
-        // libtest names each test's thread after the test, without the crate; the module path starts with the crate.
+        // libtest names each test's thread after the test. Integration test binaries are all called `it`, so the package's
+        // name, which cargo gives to what it runs, says more than the module path.
         let thread = std::thread::current();
-        let crate_name = module.split("::").next().unwrap_or(module);
-        let test = format!("{crate_name}::{}", thread.name().unwrap_or("unnamed"));
+        let package = std::env::var("CARGO_PKG_NAME");
+        let package = package.as_deref().unwrap_or_else(|_| module.split("::").next().unwrap_or(module));
+        let test = format!("{package}::{}", thread.name().unwrap_or("unnamed"));
         // Not `eprintln!`: libtest swallows that for passing tests.
         let _ = writeln!(std::io::stderr(), "not run: {test}: {self}");
         if let Some(file) = std::env::var_os(NOT_RUN_FILE_ENV)

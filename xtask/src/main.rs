@@ -11,6 +11,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod command;
+mod fuzz;
 mod install;
 mod needs;
 mod steps;
@@ -28,6 +29,8 @@ usage: cargo xtask COMMAND
         --no-install  bring nothing: neither Debian packages nor downloads
   peers [NAME...]
         bring what the tests need, all of it or only the names given
+  fuzz [--runs N] [TARGET...]
+        run the fuzz targets, a million executions each unless told otherwise (needs the nightly toolchain)
   bench
         how to run the benchmarks
 
@@ -56,6 +59,10 @@ fn main() -> ExitCode {
         },
         ["peers", names @ ..] => match needs::by_names(names) {
             Ok(needs) => install::all(&needs),
+            Err(message) => return usage(&message),
+        },
+        ["fuzz", rest @ ..] => match fuzz::Options::parse(rest) {
+            Ok(options) => fuzz::run(&options),
             Err(message) => return usage(&message),
         },
         ["bench"] => {

@@ -45,6 +45,14 @@ pub(crate) const ALL: &[Need] = &[
     },
 ];
 
+/// Only for `cargo xtask fuzz`, so not among those every test run brings.
+pub(crate) const CARGO_FUZZ: Need = Need {
+    name: "cargo-fuzz",
+    purpose: "running the fuzz targets",
+    check: || tool::CARGO_FUZZ.path().map(drop),
+    bring: |site| tool::CARGO_FUZZ.bring(site),
+};
+
 /// The needs with these names; all of them if none is given.
 pub(crate) fn by_names(names: &[&str]) -> Result<Vec<Need>, String> {
     if names.is_empty() {
@@ -64,4 +72,9 @@ pub(crate) fn by_names(names: &[&str]) -> Result<Vec<Need>, String> {
 /// The path of `cargo-deny`.
 pub(crate) fn cargo_deny() -> Result<PathBuf, Missing> {
     tool::CARGO_DENY.path()
+}
+
+/// The path of `cargo-fuzz`.
+pub(crate) fn cargo_fuzz() -> Result<PathBuf, Missing> {
+    tool::CARGO_FUZZ.path()
 }

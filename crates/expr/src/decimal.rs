@@ -152,15 +152,28 @@ impl<'a> Number<'a> {
     }
 }
 
+/// Powers of ten up to the one that fills a short side.
+const TENS: [u64; FIXED_DIGITS + 1] = {
+    let mut tens = [1; FIXED_DIGITS + 1];
+    let mut index = 1;
+    while index < tens.len() {
+        tens[index] = tens[index - 1] * 10;
+        index += 1;
+    }
+    tens
+};
+
 impl<'a> From<Decimal<'a>> for Number<'a> {
     fn from(decimal: Decimal<'a>) -> Self {
-        if decimal.whole.len() > FIXED_DIGITS {
+        let Decimal { negative, whole, fraction } = decimal;
+        if whole.len() > FIXED_DIGITS || fraction.len() > FIXED_DIGITS {
             return Number::Long(decimal);
         }
-        match decimal.scaled(FIXED_DIGITS) {
-            Some(fixed) => Number::Fixed(fixed),
-            None => Number::Long(decimal),
-        }
+        // Each side fits 64 bits, which is several times faster than counting in 128.
+        let value = |digits: &[u8]| digits.iter().fold(0u64, |value, digit| value * 10 + u64::from(digit - b'0'));
+        let fixed = i128::from(value(whole)) * i128::from(TENS[FIXED_DIGITS])
+            + i128::from(value(fraction) * TENS[FIXED_DIGITS - fraction.len()]);
+        Number::Fixed(if negative { -fixed } else { fixed })
     }
 }
 

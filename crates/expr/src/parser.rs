@@ -4,7 +4,7 @@
 //! known one (a value with spaces, a bare key, swapped sides) what to write instead.
 
 use crate::ast::{Ast, Comparison, Literal, Operand, Order, Subject, Test};
-use crate::error::ParseError;
+use crate::error::{ParseError, position};
 use crate::lexer::{self, Kind, Token, tokens};
 use crate::pattern::{Glob, Pattern};
 use crate::print::{key_text, literal_text, looks_like_value};
@@ -81,7 +81,7 @@ impl<'a> Parser<'a> {
     /// The current token as the error message names it.
     fn found(&self) -> String {
         match &self.peek().kind {
-            Kind::End => "the end".to_owned(),
+            Kind::End => "end".to_owned(),
             _ => format!("`{}`", &self.source[self.peek().span.clone()]),
         }
     }
@@ -172,10 +172,13 @@ impl<'a> Parser<'a> {
         if self.peek().kind != Kind::End {
             return Err(self.after_comparison());
         }
-        let (line, column) = crate::error::position(self.source, opener.start);
+        let (line, column) = position(self.source, opener.start);
         let place = if line == 1 { format!("column {column}") } else { format!("line {line}, column {column}") };
         let message = format!("the `(` at {place} is not closed");
-        Err(self.fault("unbalanced_paren", message, &["`)`", "`&&`", "`||`"], Some("add the missing `)`".to_owned())))
+        let mut fault = lexer::error(self.source, opener, "unbalanced_paren", message);
+        fault.expected = ["`)`", "`&&`", "`||`"].map(str::to_owned).into();
+        fault.hint = Some("add the missing `)`".to_owned());
+        Err(Box::new(fault))
     }
 
     fn enter(&mut self) -> Result<(), Fault> {
@@ -257,7 +260,9 @@ impl<'a> Parser<'a> {
             Kind::Quoted { text, .. } => return Err(self.value_on_the_left(text)),
             Kind::End if self.at > 0 => {
                 let before = &self.source[self.tokens[self.at - 1].span.clone()];
-                return Err(self.unexpected(&format!("after `{before}`"), EXPECTED, None));
+                let joins = matches!(self.tokens[self.at - 1].kind, Kind::And | Kind::Or | Kind::Word(_));
+                let hint = joins.then(|| format!("remove `{before}` or write a comparison after it"));
+                return Err(self.unexpected(&format!("after `{before}`"), EXPECTED, hint));
             }
             Kind::And | Kind::Or => {
                 let hint =
@@ -345,7 +350,7 @@ impl<'a> Parser<'a> {
             let message = format!("`{written}` alone is no comparison");
             let mut fault = self.fault("bare_key", message, EXPECTED, Some(hint));
             if fault.code == "bare_key" {
-                (fault.line, fault.column) = crate::error::position(self.source, at);
+                (fault.line, fault.column) = position(self.source, at);
                 fault.span = at..left_end;
             }
             return fault;

@@ -4,6 +4,8 @@
 //! caller that keeps a bitset per atom can share it between rules. There are two ways to run a program: over one
 //! [`Record`], and over [`Columns`], where an atom is tested once per distinct value instead of once per row.
 
+use std::cmp::Ordering;
+
 use crate::ast::{Literal, Order};
 use crate::pattern::{Glob, Pattern};
 use crate::schema::{Context, KeyId, Record, SlotId};
@@ -342,7 +344,11 @@ impl Atom {
             Check::Like(glob) => self.any_text(left, |text| glob.matches(text, self.lower)),
             Check::Matches(pattern) => self.any_text(left, |text| pattern.matches(text, self.lower)),
             Check::InRange(range) => {
-                left.version(self.lower, &mut TextBuffer::new()).is_some_and(|version| range.contains(&version))
+                let version = match left.ready_version() {
+                    Ok(version) if !self.lower => version,
+                    _ => return in_range_printed(left, self.lower, range),
+                };
+                version.is_some_and(|version| range.contains(&version))
             }
             Check::Never => false,
         }
@@ -359,26 +365,23 @@ impl Atom {
     }
 
     fn any_text(&self, left: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
-        if self.kind_for(left) == Kind::Set {
-            elements(left, |element| test(element))
-        } else {
-            test(left.to_text(&mut TextBuffer::new()))
+        match left.as_str() {
+            _ if self.kind_for(left) == Kind::Set => elements(left, test),
+            Some(text) => test(Text::Str(text)),
+            None => test(left.to_text(&mut TextBuffer::new())),
         }
     }
 
     fn compare(&self, order: Order, left: Value<'_>, right: Value<'_>, quoted: bool) -> bool {
-        let (mut a, mut b) = (TextBuffer::new(), TextBuffer::new());
         let ordering = match self.kind_for(left) {
             Kind::Set => {
                 if order.is_ordered() {
                     return false;
                 }
-                let wanted = right.to_text(&mut b);
-                let found = elements(left, |element| same_text(element, wanted, self.lower));
-                return found == (order == Order::Eq);
+                return self.contains(left, right) == (order == Order::Eq);
             }
-            Kind::Java => {
-                if let (Some(left), Some(right)) = (left.double(), right.double()) {
+            Kind::Java => match (left.double(), right.double()) {
+                (Some(left), Some(right)) => {
                     return match order {
                         Order::Eq => java::equal(left, right),
                         Order::Ne => !java::equal(left, right),
@@ -388,45 +391,93 @@ impl Atom {
                         Order::Le => left <= right,
                     };
                 }
-                None
-            }
+                _ => None,
+            },
             Kind::Text => None,
             Kind::Auto if quoted => None,
-            // The right side first: it is usually a literal that was parsed beforehand and is no number.
-            Kind::Auto | Kind::Number => match right.number(&mut b) {
-                Some(right) => left.number(&mut a).map(|left| left.cmp(&right)),
-                None => None,
-            },
-            Kind::Version => match right.version(false, &mut b) {
-                Some(right) => left.version(self.lower, &mut a).map(|left| left.cmp(&right)),
-                None => None,
-            },
+            Kind::Auto | Kind::Number => numbers(left, right),
+            Kind::Version => versions(left, right, self.lower),
             Kind::Time(unit) => match right.time(unit) {
                 Some(right) => left.time(unit).map(|left| left.cmp(&right)),
                 None => None,
             },
         };
-        if let Some(ordering) = ordering {
-            return match order {
-                Order::Eq => ordering.is_eq(),
-                Order::Ne => ordering.is_ne(),
-                Order::Gt => ordering.is_gt(),
-                Order::Ge => ordering.is_ge(),
-                Order::Lt => ordering.is_lt(),
-                Order::Le => ordering.is_le(),
-            };
-        }
-        match order {
-            Order::Eq => same_text(left.to_text(&mut a), right.to_text(&mut b), self.lower),
-            Order::Ne => !same_text(left.to_text(&mut a), right.to_text(&mut b), self.lower),
-            _ => false,
+        match (order, ordering) {
+            (Order::Eq, Some(ordering)) => ordering.is_eq(),
+            (Order::Ne, Some(ordering)) => ordering.is_ne(),
+            (Order::Gt, Some(ordering)) => ordering.is_gt(),
+            (Order::Ge, Some(ordering)) => ordering.is_ge(),
+            (Order::Lt, Some(ordering)) => ordering.is_lt(),
+            (Order::Le, Some(ordering)) => ordering.is_le(),
+            (Order::Eq, None) => texts(left, right, self.lower),
+            (Order::Ne, None) => !texts(left, right, self.lower),
+            (_, None) => false,
         }
     }
+
+    fn contains(&self, set: Value<'_>, wanted: Value<'_>) -> bool {
+        let mut buffer = TextBuffer::new();
+        let wanted = wanted.to_text(&mut buffer);
+        elements(set, |element| same_text(element, wanted, self.lower))
+    }
+}
+
+/// Both sides as numbers. The right side first: it is usually a literal that was parsed beforehand and is no number.
+///
+/// A value without text (a large integer, a float) is printed into a buffer on the stack. Clearing that buffer costs
+/// more than most comparisons, so it lives in functions of its own, here and below.
+fn numbers(left: Value<'_>, right: Value<'_>) -> Option<Ordering> {
+    let Ok(right_number) = right.ready_number() else { return printed_numbers(left, right) };
+    let right_number = right_number?;
+    match left.ready_number() {
+        Ok(left) => Some(left?.cmp(&right_number)),
+        Err(_) => printed_numbers(left, right),
+    }
+}
+
+#[inline(never)]
+fn printed_numbers(left: Value<'_>, right: Value<'_>) -> Option<Ordering> {
+    Some(left.number(&mut TextBuffer::new())?.cmp(&right.number(&mut TextBuffer::new())?))
+}
+
+fn versions(left: Value<'_>, right: Value<'_>, lower: bool) -> Option<Ordering> {
+    if lower {
+        return printed_versions(left, right, lower);
+    }
+    let Ok(right_version) = right.ready_version() else { return printed_versions(left, right, lower) };
+    let right_version = right_version?;
+    match left.ready_version() {
+        Ok(left) => Some(left?.cmp(&right_version)),
+        Err(_) => printed_versions(left, right, lower),
+    }
+}
+
+#[inline(never)]
+fn printed_versions(left: Value<'_>, right: Value<'_>, lower: bool) -> Option<Ordering> {
+    Some(left.version(lower, &mut TextBuffer::new())?.cmp(&right.version(false, &mut TextBuffer::new())?))
+}
+
+fn texts(left: Value<'_>, right: Value<'_>, lower: bool) -> bool {
+    match (left.as_str(), right.as_str()) {
+        (Some(left), Some(right)) if !lower => left == right,
+        _ => printed_texts(left, right, lower),
+    }
+}
+
+#[inline(never)]
+fn in_range_printed(left: Value<'_>, lower: bool, range: &Range) -> bool {
+    left.version(lower, &mut TextBuffer::new()).is_some_and(|version| range.contains(&version))
+}
+
+#[inline(never)]
+fn printed_texts(left: Value<'_>, right: Value<'_>, lower: bool) -> bool {
+    same_text(left.to_text(&mut TextBuffer::new()), right.to_text(&mut TextBuffer::new()), lower)
 }
 
 /// Whether `test` holds for any element of a set: an item of a list, or a trimmed piece of a comma-separated text.
 /// Empty pieces are no elements.
 fn elements(set: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
+    let mut buffer: Option<TextBuffer> = None;
     if let Some(items) = set.as_list() {
         return items.iter().any(|item| test(Text::Str(item)));
     }

@@ -177,6 +177,10 @@ impl fmt::Write for TextBuffer {
     }
 }
 
+/// The value has no text yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NeedsText;
+
 /// The text form of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Text<'a> {
@@ -249,25 +253,40 @@ impl<'a> Value<'a> {
         Text::Str(printed.unwrap_or(""))
     }
 
+    /// The number, or `Err` where its text has to be printed first: then [`number`](Self::number) is asked.
+    pub(crate) fn ready_number(self) -> Result<Option<Number<'a>>, NeedsText> {
+        match self {
+            Value::Text(text) | Value::Decimal(text) => Ok(Number::parse(text)),
+            Value::Parsed(parsed) => Ok(match parsed.number {
+                NumberForm::None => None,
+                NumberForm::Fixed(fixed) => Some(Number::Fixed(fixed)),
+                NumberForm::Long => Number::parse(&parsed.text),
+            }),
+            Value::Int(value) => Number::from_integer(value).map(Some).ok_or(NeedsText),
+            Value::Float(_) => Err(NeedsText),
+            Value::Bool(_) | Value::Time(_) | Value::Bytes(_) | Value::List(_) => Ok(None),
+        }
+    }
+
     pub(crate) fn number<'b>(self, buffer: &'b mut TextBuffer) -> Option<Number<'b>>
     where
         'a: 'b,
     {
+        match self.ready_number() {
+            Ok(number) => number,
+            Err(NeedsText) => match self.to_text(buffer) {
+                Text::Str(text) => Number::parse(text),
+                Text::Bytes(_) => None,
+            },
+        }
+    }
+
+    /// The version, or `Err` where its text has to be printed first: then [`version`](Self::version) is asked.
+    pub(crate) fn ready_version(self) -> Result<Option<Version<'a>>, NeedsText> {
         match self {
-            Value::Text(text) | Value::Decimal(text) => Number::parse(text),
-            Value::Parsed(parsed) => match parsed.number {
-                NumberForm::None => None,
-                NumberForm::Fixed(fixed) => Some(Number::Fixed(fixed)),
-                NumberForm::Long => Number::parse(&parsed.text),
-            },
-            Value::Int(value) => match Number::from_integer(value) {
-                Some(number) => Some(number),
-                None => Number::parse(buffer.print(|out| fmt::Write::write_fmt(out, format_args!("{value}")))?),
-            },
-            Value::Float(value) => {
-                Number::parse(buffer.print(|out| fmt::Write::write_fmt(out, format_args!("{value}")))?)
-            }
-            Value::Bool(_) | Value::Time(_) | Value::Bytes(_) | Value::List(_) => None,
+            Value::Parsed(parsed) => Ok(parsed.version.map(|form| form.of(&parsed.text))),
+            Value::List(_) | Value::Bytes(_) => Ok(None),
+            _ => self.as_str().map(|text| Version::parse(text.trim())).ok_or(NeedsText),
         }
     }
 
@@ -280,11 +299,10 @@ impl<'a> Value<'a> {
             let Text::Str(text) = self.to_text(&mut plain) else { return None };
             return Version::parse(buffer.lower(text.trim())?);
         }
-        match self {
-            Value::Parsed(parsed) => parsed.version.map(|form| form.of(&parsed.text)),
-            Value::List(_) => None,
-            _ => match self.to_text(buffer) {
-                Text::Str(text) => Version::parse(text.trim()),
+        match self.ready_version() {
+            Ok(version) => version,
+            Err(NeedsText) => match self.to_text(buffer) {
+                Text::Str(text) => Version::parse(text),
                 Text::Bytes(_) => None,
             },
         }

@@ -1,2 +1,21 @@
-//! The `metaroute` command.
-fn main() {}
+//! The `metaroute` command: routing by metadata from a terminal, and the server roles.
+//!
+//! Names, flags, exit statuses and JSON fields are a contract with other people's scripts. Each command is a module
+//! with its arguments (and so its help) beside the code that carries it out; [`status`] and [`failure`] are the only
+//! places that know exit statuses and the form of errors, [`output`] the only one that writes to stdout.
+#![forbid(unsafe_code)]
+
+mod cli;
+mod expr;
+mod failure;
+mod output;
+mod pairs;
+mod simulate;
+mod status;
+mod usage;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

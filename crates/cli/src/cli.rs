@@ -1,0 +1,163 @@
+//! The whole command line, from arguments to exit status.
+
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::expr::ExprCommand;
+use crate::failure::{Failure, Outcome};
+use crate::output::{Format, Out, tell};
+use crate::simulate::SimulateCommand;
+use crate::status::{self, Status};
+use crate::usage;
+
+const EXAMPLES: &str = "\
+Examples:
+  metaroute expr eval 'version >= 2.10 && env != dev' --with version=2.9 --with env=prod
+  metaroute completions bash > /etc/bash_completion.d/metaroute";
+
+/// Routes calls by metadata: narrow the instances, choose one, and say why.
+#[derive(Parser)]
+#[command(name = "metaroute", version, propagate_version = true, after_help = EXAMPLES, after_long_help = long_help())]
+#[command(subcommand_required = false, disable_help_subcommand = false)]
+pub(crate) struct Cli {
+    /// Form of the output: text, json or ndjson
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t, hide_possible_values = true)]
+    format: Format,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Evaluate, check and format expressions
+    #[command(subcommand)]
+    Expr(ExprCommand),
+    /// Replay back-off policies in virtual time
+    #[command(subcommand)]
+    Simulate(SimulateCommand),
+    /// Print a completion script for a shell
+    #[command(after_help = "\
+Examples:
+  metaroute completions bash > /etc/bash_completion.d/metaroute
+  metaroute completions zsh > ~/.zfunc/_metaroute")]
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+fn long_help() -> String {
+    format!("{EXAMPLES}\n\n{}", status::TABLE)
+}
+
+/// Runs the command line of this process.
+pub(crate) fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let format = early_format(&args);
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map_or_else(String::new, |at| format!(" at {}:{}", at.file(), at.line()));
+        let what = panic.payload_as_str().unwrap_or("no message");
+        Failure::new(Status::Bug, "internal", format!("this is a bug of metaroute: {what}{place}"))
+            .hint("please report it with the command you ran")
+            .report(format);
+    }));
+    let outcome = catch_unwind(AssertUnwindSafe(|| run(args, format)));
+    match outcome {
+        Ok(Ok(status)) => status.into(),
+        Ok(Err(failure)) => {
+            failure.report(format);
+            failure.status.into()
+        }
+        // The hook has reported it.
+        Err(_) => Status::Bug.into(),
+    }
+}
+
+fn run(args: Vec<OsString>, format: Format) -> Outcome {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return parse_failure(&error, format),
+    };
+    let mut out = Out::new(cli.format);
+    let outcome = match cli.command {
+        None => {
+            out.raw(&Cli::command().render_help().ansi().to_string())?;
+            Ok(Status::Done)
+        }
+        Some(Command::Expr(command)) => command.run(&mut out),
+        Some(Command::Simulate(command)) => command.run(&mut out),
+        Some(Command::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "metaroute", &mut script);
+            out.raw(&String::from_utf8_lossy(&script))?;
+            Ok(Status::Done)
+        }
+    };
+    // What was found before a failure still reaches the reader, in order.
+    match (outcome, out.flush()) {
+        (Err(failure), _) => Err(failure),
+        (Ok(_), Err(error)) => Err(Failure::stdout(&error)),
+        (Ok(status), Ok(())) => Ok(status),
+    }
+}
+
+/// Help and version are answers; everything else clap says is a usage error.
+fn parse_failure(error: &clap::Error, format: Format) -> Outcome {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let mut out = Out::new(format);
+            out.raw(&error.render().ansi().to_string())?;
+            out.flush()?;
+            Ok(Status::Done)
+        }
+        _ if format == Format::Text => {
+            tell(error.render().ansi().to_string().trim_end());
+            Ok(Status::Usage)
+        }
+        _ => Err(usage::failure(error)),
+    }
+}
+
+/// The format asked for, also where the rest of the command line cannot be read.
+fn early_format(args: &[OsString]) -> Format {
+    let mut format = Format::Text;
+    let mut words = args.iter().skip(1).map(|arg| arg.to_string_lossy());
+    while let Some(word) = words.next() {
+        let value = match word.as_ref() {
+            "--" => break,
+            "--format" => words.next(),
+            other => other.strip_prefix("--format=").map(|value| value.to_owned().into()),
+        };
+        match value.as_deref() {
+            Some("json") => format = Format::Json,
+            Some("ndjson") => format = Format::Ndjson,
+            Some(_) => format = Format::Text,
+            None => {}
+        }
+    }
+    format
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_format_is_known_before_the_rest_is_understood() {
+        let of = |words: &[&str]| early_format(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["metaroute", "nonsense", "--format", "json"]), Format::Json);
+        assert_eq!(of(&["metaroute", "--format=ndjson", "x"]), Format::Ndjson);
+        assert_eq!(of(&["metaroute", "--", "--format=json"]), Format::Text);
+        assert_eq!(of(&["metaroute", "--format"]), Format::Text);
+    }
+}

@@ -238,6 +238,15 @@ impl Policy {
         }
     }
 
+    /// Whether the waits are drawn at random. Tasks of a policy that is not random and that fail together stay
+    /// together.
+    pub fn is_random(&self) -> bool {
+        match self.shape {
+            Shape::None | Shape::Fixed { .. } => false,
+            Shape::Exponential { jitter, .. } => !matches!(jitter, Jitter::None | Jitter::Factor(0.0)),
+        }
+    }
+
     /// The waits of one task, one after each failure, as an iterator that owns its randomness.
     ///
     /// An iterator knows no clock: the time limit is held against the *sum of the waits*, so time spent in the attempts

@@ -1,0 +1,411 @@
+//! The seam to the storage engine: the only module that knows which one it is.
+//!
+//! Above it there is one ordered key space with batches, snapshots, scans both ways, ingestion of a
+//! sorted stream and numbers about its state; a second engine could stand here without anything
+//! above noticing. The engine is fjall, pinned exactly because some numbers come from fields it does
+//! not promise. Its known traits are dealt with here or one level up, and named by their number in
+//! `docs/storage-format.md`:
+//!
+//! - A snapshot taken while a batch commits can see half of it (hazard 1). Only the writer thread
+//!   calls [`Engine::commit`], [`Engine::ingest`] and [`Engine::snapshot`], one after the other.
+//! - A write waits inside the engine, without end or error, while 4 memtables are sealed or L0 has 30
+//!   runs (hazards 5 and 6). The gate above keeps writes out long before; [`Engine::is_poisoned`] tells
+//!   it when waiting has become pointless.
+
+use std::ops::{Bound, Deref};
+use std::panic::RefUnwindSafe;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
+use fjall::config::{BlockSizePolicy, CompressionPolicy};
+use fjall::{
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable, Slice,
+};
+
+use crate::error::{Error, Result, is_full};
+
+const KEYSPACE: &str = "data";
+
+/// Says whether a stored pair can be thrown away for good; called by compaction into the last level.
+pub(crate) type Discard = Arc<dyn Fn(&[u8], &[u8]) -> bool + Send + Sync + RefUnwindSafe>;
+
+/// What the engine is opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) cache_bytes: u64,
+    pub(crate) memtable_bytes: u64,
+    pub(crate) worker_threads: usize,
+}
+
+/// A stored value or key, shared with the engine's cache.
+#[derive(Clone, Debug)]
+pub(crate) struct Bytes(Slice);
+
+impl Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// An open engine.
+pub(crate) struct Engine {
+    db: Database,
+    keys: Keyspace,
+    root: PathBuf,
+}
+
+/// One state of the whole key space; keeps what it sees alive on disk.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    inner: fjall::Snapshot,
+    keys: Keyspace,
+}
+
+/// Writes that become visible together.
+#[derive(Default)]
+pub(crate) struct WriteSet {
+    pub(crate) items: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+}
+
+impl WriteSet {
+    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.items.push((key, Some(value)));
+    }
+
+    pub(crate) fn remove(&mut self, key: Vec<u8>) {
+        self.items.push((key, None));
+    }
+}
+
+/// How an engine call failed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The disk is full.
+    DiskFull(String),
+    /// Data on disk is damaged.
+    Damaged(String),
+    /// Another process holds the lock.
+    Locked,
+    /// Anything else.
+    Other(String),
+}
+
+impl Failure {
+    fn of(error: fjall::Error) -> Failure {
+        let text = format!("{error:?}");
+        let io = match &error {
+            fjall::Error::Io(io) | fjall::Error::Storage(LsmError::Io(io)) => Some(io),
+            _ => None,
+        };
+        if let Some(io) = io {
+            if is_full(io) {
+                return Failure::DiskFull(io.to_string());
+            }
+            return match io.kind() {
+                std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::InvalidData => Failure::Damaged(io.to_string()),
+                _ => Failure::Other(io.to_string()),
+            };
+        }
+        match error {
+            fjall::Error::Locked => Failure::Locked,
+            fjall::Error::Poisoned => Failure::Other("an earlier write or sync failed".into()),
+            fjall::Error::Storage(_)
+            | fjall::Error::JournalRecovery(_)
+            | fjall::Error::InvalidVersion(_)
+            | fjall::Error::Decompress(_)
+            | fjall::Error::InvalidTrailer
+            | fjall::Error::InvalidTag(_)
+            | fjall::Error::Unrecoverable => Failure::Damaged(text),
+            _ => Failure::Other(text),
+        }
+    }
+
+    pub(crate) fn is_disk_full(&self) -> bool {
+        matches!(self, Failure::DiskFull(_))
+    }
+
+    pub(crate) fn reason(self) -> String {
+        match self {
+            Failure::DiskFull(text) | Failure::Damaged(text) | Failure::Other(text) => text,
+            Failure::Locked => "locked".into(),
+        }
+    }
+}
+
+struct FilterFactory(Discard);
+
+impl Factory for FilterFactory {
+    fn name(&self) -> &str {
+        "metaroute"
+    }
+
+    fn make_filter(&self, ctx: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(Filter { discard: self.0.clone(), last_level: ctx.is_last_level })
+    }
+}
+
+struct Filter {
+    discard: Discard,
+    last_level: bool,
+}
+
+impl CompactionFilter for Filter {
+    /// `Remove` and never `Destroy`: an older value of the key further down must stay covered. And
+    /// only into the last level, where the engine drops the tombstone at once; higher up it would
+    /// pile up the very runs of engine deletes that one `next()` must wade through (hazard 6).
+    fn filter_item(
+        &mut self,
+        item: ItemAccessor<'_>,
+        _: &Context,
+    ) -> fjall::compaction::filter::CompactionFilterResult {
+        if self.last_level && (self.discard)(item.key(), &item.value()?) {
+            return Ok(Verdict::Remove);
+        }
+        Ok(Verdict::Keep)
+    }
+}
+
+/// The engine's state as numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EngineGauges {
+    pub(crate) l0_runs: usize,
+    pub(crate) sealed_memtables: usize,
+    pub(crate) active_memtable_bytes: u64,
+    pub(crate) pending_flushes: usize,
+    pub(crate) running_compactions: usize,
+    pub(crate) finished_compactions: usize,
+    pub(crate) compacting: Duration,
+    pub(crate) tables: usize,
+    pub(crate) table_bytes: u64,
+    pub(crate) journals: usize,
+    pub(crate) journal_bytes: u64,
+    pub(crate) cache_bytes: u64,
+}
+
+impl Engine {
+    /// Opens or creates the engine in `root`.
+    pub(crate) fn open(root: &Path, tuning: &Tuning, discard: Discard) -> Result<Engine> {
+        let open = || -> Result<Engine, fjall::Error> {
+            let factory: Arc<dyn Factory> = Arc::new(FilterFactory(discard.clone()));
+            let db = Database::builder(root)
+                .cache_size(tuning.cache_bytes)
+                // One worker leaves the memtable without a limit (hazard 3).
+                .worker_threads(tuning.worker_threads.max(2))
+                // The smallest the engine takes; it is replayed at every open.
+                .max_journaling_size(64 * 1024 * 1024)
+                .with_compaction_filter_factories(Arc::new(move |_| Some(factory.clone())))
+                .open()?;
+            let keys = db.keyspace(KEYSPACE, || {
+                KeyspaceCreateOptions::default()
+                    .max_memtable_size(tuning.memtable_bytes)
+                    .data_block_size_policy(BlockSizePolicy::all(DATA_BLOCK_BYTES))
+                    .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+            })?;
+            Ok(Engine { db, keys, root: root.to_owned() })
+        };
+        open().map_err(|error| match Failure::of(error) {
+            Failure::Locked => Error::Locked(root.to_owned()),
+            Failure::Damaged(what) => Error::Corrupt { file: damaged_file(root), what },
+            Failure::DiskFull(reason) => Error::Failed { reason: reason.into(), disk_full: true },
+            Failure::Other(what) => Error::Engine(what),
+        })
+    }
+
+    /// Writes a set atomically; with `sync`, it is on stable storage when this returns. After an
+    /// error the engine takes no more writes until it is opened anew.
+    pub(crate) fn commit(&self, set: WriteSet, sync: bool) -> Result<(), Failure> {
+        let mode = if sync { PersistMode::SyncData } else { PersistMode::Buffer };
+        let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), set.items.len()).durability(Some(mode));
+        for (key, value) in set.items {
+            match value {
+                Some(value) => batch.insert(&self.keys, key, value),
+                None => batch.remove(&self.keys, key),
+            }
+        }
+        batch.commit().map_err(Failure::of)
+    }
+
+    /// Brings a sorted, duplicate-free stream in as finished tables, atomically. Existing keys are
+    /// replaced without a look (hazard 2), so callers prove first that there are none worth keeping.
+    pub(crate) fn ingest(&self, items: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), Failure> {
+        let mut ingestion = self.keys.start_ingestion().map_err(Failure::of)?;
+        for (key, value) in items {
+            ingestion.write(key, value).map_err(Failure::of)?;
+        }
+        ingestion.finish().map_err(Failure::of)
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot { inner: self.db.snapshot(), keys: self.keys.clone() }
+    }
+
+    /// Makes everything committed so far survive power loss.
+    pub(crate) fn sync(&self) -> Result<(), Failure> {
+        self.db.persist(PersistMode::SyncData).map_err(Failure::of)
+    }
+
+    /// True when a flush, compaction or sync has failed and no write will succeed any more.
+    pub(crate) fn is_poisoned(&self) -> bool {
+        matches!(self.db.persist(PersistMode::Buffer), Err(fjall::Error::Poisoned))
+    }
+
+    /// Writes memtables out as tables, so that the next open has little to replay. Gives up after
+    /// `deadline` or when the engine has failed; the engine's own wait has no way out of that.
+    pub(crate) fn flush(&self, deadline: Duration) -> Result<(), Failure> {
+        let start = Instant::now();
+        self.keys.rotate_memtable().map_err(Failure::of)?;
+        while self.keys.tree.sealed_memtable_count() > 0 {
+            if self.is_poisoned() {
+                return Err(Failure::of(fjall::Error::Poisoned));
+            }
+            if start.elapsed() > deadline {
+                return Err(Failure::Other(format!("flush not finished after {deadline:?}")));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Merges everything into the last level; for maintenance windows and tests.
+    pub(crate) fn compact(&self) -> Result<(), Failure> {
+        self.keys.tree.major_compact(64 * 1024 * 1024, 0).map_err(|e| Failure::of(e.into()))
+    }
+
+    pub(crate) fn gauges(&self) -> EngineGauges {
+        let tree = &self.keys.tree;
+        EngineGauges {
+            l0_runs: tree.l0_run_count(),
+            sealed_memtables: tree.sealed_memtable_count(),
+            active_memtable_bytes: tree.active_memtable().size(),
+            pending_flushes: self.db.outstanding_flushes(),
+            running_compactions: self.db.active_compactions(),
+            finished_compactions: self.db.compactions_completed(),
+            compacting: self.db.time_compacting(),
+            tables: tree.table_count(),
+            table_bytes: tree.disk_space(),
+            journals: self.db.journal_count(),
+            journal_bytes: self.db.journal_disk_space().unwrap_or(0),
+            cache_bytes: self.db.cache_size(),
+        }
+    }
+}
+
+/// Blocks of 4 KiB: at 16 KiB a point read decompresses four times as much for a sixth less disk.
+const DATA_BLOCK_BYTES: u32 = 4 * 1024;
+
+/// An entry delivered by a scan.
+pub(crate) type Entry = (Bytes, Bytes);
+
+impl Snapshot {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self.inner.get(&self.keys, key) {
+            Ok(value) => Ok(value.map(Bytes)),
+            Err(error) => Err(self.read_error(error, Some(key))),
+        }
+    }
+
+    /// Entries of `range` in key order.
+    pub(crate) fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Scan {
+        Scan { iter: self.inner.range::<&[u8], _>(&self.keys, (from, to)), keys: self.clone(), last: None }
+    }
+
+    fn read_error(&self, error: fjall::Error, near: Option<&[u8]>) -> Error {
+        match Failure::of(error) {
+            Failure::Damaged(what) => {
+                let file = self.damaged_table(near).unwrap_or_else(|| self.keys.path().to_owned());
+                Error::Corrupt { file, what }
+            }
+            other => Error::Engine(other.reason()),
+        }
+    }
+
+    /// Finds the table file a failed read stumbled over: the engine's error does not name it. Looks
+    /// at the neighbourhood of `near` in every table first, then at everything.
+    fn damaged_table(&self, near: Option<&[u8]>) -> Option<PathBuf> {
+        const NEIGHBOURHOOD: usize = 10_000;
+        let version = self.keys.tree.current_version();
+        if let Some(key) = near {
+            let key = Slice::from(key);
+            for table in version.iter_tables() {
+                let after = table.range(key.clone()..).take(NEIGHBOURHOOD);
+                let before = table.range(..=key.clone()).rev().take(NEIGHBOURHOOD);
+                if after.chain(before).any(|item| item.is_err()) {
+                    return Some(table.path.to_path_buf());
+                }
+            }
+        }
+        let damaged = version.iter_tables().find(|t| t.iter().any(|item| item.is_err()));
+        damaged.map(|table| table.path.to_path_buf())
+    }
+}
+
+/// A scan over a snapshot, from either end.
+pub(crate) struct Scan {
+    iter: fjall::Iter,
+    keys: Snapshot,
+    last: Option<Bytes>,
+}
+
+impl Scan {
+    fn take(&mut self, guard: Option<fjall::Guard>) -> Option<Result<Entry>> {
+        match guard?.into_inner() {
+            Ok((key, value)) => {
+                self.last = Some(Bytes(key.clone()));
+                Some(Ok((Bytes(key), Bytes(value))))
+            }
+            Err(error) => Some(Err(self.keys.read_error(error, self.last.as_deref()))),
+        }
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<Entry>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let guard = self.iter.next();
+        self.take(guard)
+    }
+}
+
+impl DoubleEndedIterator for Scan {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let guard = self.iter.next_back();
+        self.take(guard)
+    }
+}
+
+/// Which file keeps the engine from opening; `root` itself when none can be named.
+fn damaged_file(root: &Path) -> PathBuf {
+    let mut manifests = Vec::new();
+    let folders = std::fs::read_dir(root.join("keyspaces")).into_iter().flatten().flatten();
+    for folder in folders {
+        let files = std::fs::read_dir(folder.path().join("tables")).into_iter().flatten().flatten();
+        for file in files {
+            let opened = lsm_tree::Table::recover(
+                file.path(),
+                lsm_tree::Checksum::from_raw(0),
+                0,
+                0,
+                Arc::new(lsm_tree::Cache::with_capacity_bytes(0)),
+                None,
+                true,
+                true,
+            );
+            if opened.is_err() {
+                return file.path();
+            }
+        }
+        let current = folder.path().join("current");
+        let version = std::fs::read(&current).ok().and_then(|b| b.first_chunk::<8>().copied());
+        match version.map(u64::from_le_bytes) {
+            None => manifests.push(current),
+            Some(version) => manifests.push(folder.path().join(format!("v{version}"))),
+        }
+    }
+    // No table is at fault, so a manifest is: the first that its own checksums disown.
+    let damaged = manifests.iter().find(|path| sfa::Reader::new(path).is_err());
+    damaged.cloned().unwrap_or_else(|| root.to_owned())
+}

@@ -5,4 +5,5 @@
 #![forbid(unsafe_code)]
 
 pub mod fleet;
+pub mod ours;
 pub mod rivals;

@@ -2,17 +2,19 @@
 //!
 //! None of them looks at metadata: they choose among everything they were given, which is the least work a balancer can do.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use async_trait::async_trait;
 use futures::FutureExt;
 use futures::task::noop_waker;
-use pingora_load_balancing::selection::{BackendIter, BackendSelection};
-use pingora_load_balancing::{Backend, Backends, LoadBalancer, discovery};
+use pingora_load_balancing::discovery::{self, ServiceDiscovery};
+use pingora_load_balancing::selection::{self, BackendIter, BackendSelection};
+use pingora_load_balancing::{Backend, Backends, LoadBalancer};
 use tower::Service;
 use tower::balance::p2c::Balance;
 use tower::discover::ServiceList;
@@ -30,11 +32,11 @@ use crate::fleet::Member;
 pub struct Pingora<S: BackendSelection>(LoadBalancer<S>);
 
 /// Weighted random.
-pub type PingoraRandom = Pingora<pingora_load_balancing::selection::Random>;
+pub type PingoraRandom = Pingora<selection::Random>;
 /// Weighted round robin.
-pub type PingoraRoundRobin = Pingora<pingora_load_balancing::selection::RoundRobin>;
+pub type PingoraRoundRobin = Pingora<selection::RoundRobin>;
 /// Ketama consistent hashing.
-pub type PingoraConsistent = Pingora<pingora_load_balancing::selection::Consistent>;
+pub type PingoraConsistent = Pingora<selection::Consistent>;
 
 fn backends(members: &[Member]) -> BTreeSet<Backend> {
     members
@@ -61,6 +63,42 @@ where
     /// The documented call: skips unhealthy backends, returns a clone.
     pub fn pick(&self, key: &[u8]) -> Option<Backend> {
         self.0.select(key, 256)
+    }
+}
+
+/// pingora's load balancer over a list that changes.
+pub struct PingoraRebuild {
+    balancer: LoadBalancer<selection::Random>,
+    list: Arc<Mutex<BTreeSet<Backend>>>,
+}
+
+struct Changing(Arc<Mutex<BTreeSet<Backend>>>);
+
+#[async_trait]
+impl ServiceDiscovery for Changing {
+    async fn discover(&self) -> pingora_error::Result<(BTreeSet<Backend>, HashMap<u64, bool>)> {
+        Ok((self.0.lock().expect("nothing panics with the list").clone(), HashMap::new()))
+    }
+}
+
+impl PingoraRebuild {
+    /// Starts with the members.
+    pub fn new(members: &[Member]) -> Self {
+        let list = Arc::new(Mutex::new(backends(members)));
+        let balancer = LoadBalancer::from_backends(Backends::new(Box::new(Changing(Arc::clone(&list)))));
+        let new = Self { balancer, list };
+        new.update();
+        new
+    }
+
+    /// What the next update will find.
+    pub fn change(&self, members: &[Member]) {
+        *self.list.lock().expect("nothing panics with the list") = backends(members);
+    }
+
+    /// Takes in the list and builds its table. It includes a copy of the list, as in every discovery that keeps one.
+    pub fn update(&self) {
+        self.balancer.update().now_or_never().expect("the list is there at once").expect("the list is valid");
     }
 }
 
@@ -185,7 +223,7 @@ mod tests {
         assert!(PingoraRandom::new(&members).pick(b"").is_some());
         assert!(PingoraRoundRobin::new(&members).pick(b"").is_some());
         assert!(PingoraConsistent::new(&members).pick(b"k").is_some());
-        assert!(PingoraBare::<pingora_load_balancing::selection::Random>::new(&members).pick(b"").is_some());
+        assert!(PingoraBare::<selection::Random>::new(&members).pick(b"").is_some());
         assert!(VoloRandom::new(&members).pick().is_some());
         with_request_info(|| assert!(VoloConsistent::new(&members).pick(7).is_some()));
         assert!(TowerP2c::new(&members).pick().is_some());

@@ -3,3 +3,4 @@
 mod command_line;
 mod expr;
 mod run;
+mod simulate;

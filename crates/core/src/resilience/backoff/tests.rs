@@ -142,10 +142,23 @@ fn extreme_numbers_neither_overflow_nor_panic() {
 }
 
 #[test]
-fn delays_fit_backon() {
-    // backon takes any iterator over durations that is Send, Sync and Unpin; this is the whole contract.
-    fn accepts<B: Iterator<Item = Duration> + Send + Sync + Unpin>(_: B) {}
-    accepts(Policy::default().delays(rng(1)));
+fn delays_drive_backon() {
+    use std::sync::mpsc;
+
+    use backon::BlockingRetryable;
+
+    // backon gives the sleeper away for tests; nothing sleeps here.
+    let (sleeper, slept) = mpsc::sync_channel(10);
+    let mut attempts = 0;
+    let result = (|| {
+        attempts += 1;
+        if attempts < 4 { Err("down") } else { Ok(attempts) }
+    })
+    .retry(policy("exponential:1s,2,60s,none,attempts=5").delays(rng(1)))
+    .sleep(move |wait| sleeper.send(wait).expect("the test listens"))
+    .call();
+    assert_eq!(result, Ok(4));
+    assert_eq!(slept.try_iter().collect::<Vec<_>>(), [ms(1000), ms(2000), ms(4000)]);
 }
 
 #[test]

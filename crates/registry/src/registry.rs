@@ -1,0 +1,251 @@
+//! What all kinds of registries share: registrations that stay alive, subscriptions that never end, and one way to say
+//! how far a list can be trusted.
+//!
+//! A [`Registry`] owns every task it starts. Registrations are a desired state: each has a task that applies it, renews
+//! it, applies it again after every loss, and withdraws it at the end, one step after the other, so a registration and
+//! the deregistration that follows it cannot overtake each other. Subscriptions to one service share a task and hand out
+//! the latest state, not a queue: a slow reader misses intermediate states and nothing piles up.
+//!
+//! ```
+//! use metaroute_core::instance::Instance;
+//! use metaroute_registry::{Memory, Registry, State};
+//!
+//! # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! # runtime.block_on(async {
+//! let registry = Registry::new(Memory::new());
+//! let mut orders = registry.subscribe("orders");
+//! let registration = registry.register("orders", Instance::new("10.0.0.1:80".parse()?))?;
+//! let view = orders.wait_for(|view| view.state == State::Fresh).await?;
+//! assert_eq!(view.snapshot.as_ref().map(|s| s.instances.len()), Some(1));
+//! registration.deregister().await;
+//! registry.shutdown(std::time::Duration::from_secs(1)).await;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use metaroute_core::instance::Instance;
+use metaroute_core::resilience::backoff::Policy;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
+use crate::file::{FileDriver, FileOptions};
+use crate::memory::Memory;
+use crate::url::{RegistryUrl, Scheme};
+
+mod registration;
+mod subscription;
+
+pub use registration::{Registration, RegistrationState};
+pub use subscription::{Closed, State, Subscription, View};
+
+/// How a registry waits between attempts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Options {
+    /// Waits after a failed call: connecting, watching, registering.
+    pub policy: Policy,
+}
+
+impl Default for Options {
+    /// The core's default: 1 s growing by half to 60 s, each ±50 %.
+    fn default() -> Self {
+        Self { policy: Policy::default() }
+    }
+}
+
+/// A connection to one registry. Clones share it.
+#[derive(Clone)]
+pub struct Registry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    driver: Arc<dyn Driver>,
+    options: Options,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Tasks>,
+}
+
+#[derive(Default)]
+struct Tasks {
+    closed: bool,
+    watches: HashMap<Box<str>, Watch>,
+    registrations: Vec<JoinHandle<()>>,
+}
+
+struct Watch {
+    view: watch::Sender<View>,
+    task: JoinHandle<()>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no registry behind an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// This build has no back end for it.
+    #[error("registries of kind `{0}` are not part of this build")]
+    NotBuiltIn(Scheme),
+}
+
+impl Registry {
+    /// A registry over a driver, with default options. Must be used inside a tokio runtime.
+    pub fn new(driver: impl Driver) -> Self {
+        Self::with_options(driver, Options::default())
+    }
+
+    /// A registry over a driver.
+    pub fn with_options(driver: impl Driver, options: Options) -> Self {
+        let shared =
+            Shared { driver: Arc::new(driver), options, stop: watch::Sender::new(false), tasks: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// The registry at an address. Nothing is contacted yet.
+    ///
+    /// # Errors
+    /// When this build cannot speak to that kind of registry.
+    pub fn connect(url: &RegistryUrl) -> Result<Self, ConnectError> {
+        match url.scheme() {
+            Scheme::File => Ok(Self::new(FileDriver::new(url.path(), FileOptions::default()))),
+            Scheme::Memory => Ok(Self::new(Memory::new())),
+            other => Err(ConnectError::NotBuiltIn(other)),
+        }
+    }
+
+    /// What this registry can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.shared.driver.capabilities()
+    }
+
+    /// The services, sorted.
+    ///
+    /// # Errors
+    /// When the registry cannot be reached, refuses, or cannot list services.
+    pub async fn services(&self) -> Result<Vec<Box<str>>, DriverError> {
+        self.shared.driver.list().await
+    }
+
+    /// One look at a service, without a subscription; `None` when the registry does not know it.
+    ///
+    /// # Errors
+    /// When the registry cannot be reached, refuses, or what it says cannot be used.
+    pub async fn instances(&self, service: &str) -> Result<Option<(Snapshot, Cursor)>, DriverError> {
+        let Seen { cursor, state } = self.shared.driver.watch(service, None).await?;
+        match state {
+            SeenState::Service(snapshot) => Ok(Some((snapshot, cursor))),
+            SeenState::UnknownService => Ok(None),
+            SeenState::Unusable(error) | SeenState::Unreachable(error) => Err(error),
+        }
+    }
+
+    /// Follows a service. Never ends by itself; a dead registry shows in [`View::state`].
+    pub fn subscribe(&self, service: &str) -> Subscription {
+        let mut tasks = self.shared.tasks();
+        if let Some(watch) = tasks.watches.get(service) {
+            return Subscription::new(watch.view.subscribe());
+        }
+        let view = watch::Sender::new(View::default());
+        let subscription = Subscription::new(view.subscribe());
+        if !tasks.closed {
+            let follow = subscription::Follow {
+                service: service.into(),
+                driver: Arc::clone(&self.shared.driver),
+                policy: self.shared.options.policy,
+                view: view.clone(),
+                stop: self.shared.stop.subscribe(),
+            };
+            let shared = Arc::downgrade(&self.shared);
+            let name: Box<str> = service.into();
+            let task = tokio::spawn(async move {
+                follow
+                    .run(|| {
+                        // The last subscriber may leave just as another one comes: whoever holds the lock decides.
+                        let Some(shared) = shared.upgrade() else { return true };
+                        let mut tasks = shared.tasks();
+                        let unwatched = tasks.watches.get(&name).is_none_or(|watch| watch.view.receiver_count() == 0);
+                        if unwatched {
+                            tasks.watches.remove(&name);
+                        }
+                        unwatched
+                    })
+                    .await;
+            });
+            tasks.watches.insert(service.into(), Watch { view, task });
+        }
+        subscription
+    }
+
+    /// Registers an instance and keeps it registered until the answer is told otherwise or dropped.
+    ///
+    /// # Errors
+    /// At once when the registry is read-only or closed, or the instance is beyond what it accepts; nothing was sent
+    /// then. Whether the registry took it shows in [`Registration::state`].
+    pub fn register(&self, service: &str, instance: Instance) -> Result<Registration, DriverError> {
+        if !self.capabilities().register {
+            return Err(DriverError::new(ErrorKind::Unsupported, "this kind of registry is only read"));
+        }
+        self.shared.driver.limits().check(&instance)?;
+        let mut tasks = self.shared.tasks();
+        if tasks.closed {
+            return Err(DriverError::new(ErrorKind::Unsupported, "this registry was shut down"));
+        }
+        let (registration, keeper) = registration::start(
+            service,
+            instance,
+            Arc::clone(&self.shared.driver),
+            self.shared.options.policy,
+            self.shared.stop.subscribe(),
+        );
+        tasks.registrations.retain(|task| !task.is_finished());
+        tasks.registrations.push(tokio::spawn(keeper));
+        Ok(registration)
+    }
+
+    /// Withdraws every registration, ends every subscription and stops all tasks. What is not done within the deadline
+    /// is abandoned. Returns whether everything ended in time. Later calls do nothing.
+    pub async fn shutdown(&self, deadline: Duration) -> bool {
+        let end = tokio::time::Instant::now() + deadline;
+        let (watches, registrations) = {
+            let mut tasks = self.shared.tasks();
+            tasks.closed = true;
+            (std::mem::take(&mut tasks.watches), std::mem::take(&mut tasks.registrations))
+        };
+        self.shared.stop.send_replace(true);
+        let mut in_time = true;
+        for mut task in registrations.into_iter().chain(watches.into_values().map(|watch| watch.task)) {
+            if tokio::time::timeout_at(end, &mut task).await.is_err() {
+                task.abort();
+                in_time = false;
+            }
+        }
+        in_time & tokio::time::timeout_at(end, self.shared.driver.close()).await.is_ok()
+    }
+}
+
+impl Shared {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        // Nothing panics while it is held.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Registrations see this and withdraw; whoever wants to wait for that calls `shutdown`.
+        self.stop.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

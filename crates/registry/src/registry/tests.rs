@@ -1,0 +1,279 @@
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use metaroute_core::instance::InstanceId;
+
+use super::*;
+use crate::driver::{Answer, Lease, Limits, Renewal};
+use crate::registry::subscription::State;
+
+fn instance(host: &str) -> Instance {
+    Instance::new(format!("{host}:1").parse().unwrap())
+}
+
+fn hosts(view: &View) -> Vec<String> {
+    let mut hosts: Vec<_> =
+        view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.host().to_owned()).collect();
+    hosts.sort();
+    hosts
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_sees_register_update_and_deregister() {
+    let registry = Registry::new(Memory::new());
+    let mut orders = registry.subscribe("orders");
+    assert_eq!(orders.current().state, State::Unresolved);
+    assert_eq!(orders.changed().await.unwrap().state, State::UnknownService);
+    let mut a = registry.register("orders", instance("a")).unwrap();
+    a.registered().await.unwrap();
+    let view = orders.changed().await.unwrap();
+    assert_eq!((view.state, hosts(&view)), (State::Fresh, vec!["a".to_owned()]));
+    a.update(instance("a").with_weight(0.0)).unwrap();
+    let view = orders.changed().await.unwrap();
+    assert_eq!(view.snapshot.unwrap().instances[0].weight, 0.0);
+    assert!(a.update(instance("b")).is_err());
+    a.deregister().await;
+    let view = orders.changed().await.unwrap();
+    assert_eq!((view.state, hosts(&view).len()), (State::Fresh, 0));
+    assert_eq!(registry.services().await.unwrap(), ["orders".into()]);
+    assert!(registry.shutdown(Duration::from_secs(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_subscribers_share_a_watch_and_a_slow_one_sees_the_latest() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    let mut fast = registry.subscribe("s");
+    let mut slow = registry.subscribe("s");
+    for i in 0..50 {
+        memory.register("s", instance(&format!("h{i}"))).unwrap();
+        fast.wait_for(|view| hosts(view).len() == i + 1).await.unwrap();
+    }
+    assert_eq!(hosts(&slow.changed().await.unwrap()).len(), 50);
+    assert_eq!(registry.shared.tasks().watches.len(), 1);
+    drop(fast);
+    drop(slow);
+    // Nobody follows any more: the task ends, and a later subscriber gets a new one.
+    while !registry.shared.tasks().watches.is_empty() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut again = registry.subscribe("s");
+    assert_eq!(hosts(&again.changed().await.unwrap()).len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unchanged_lists_wake_nobody() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    memory.register("s", instance("a")).unwrap();
+    let mut s = registry.subscribe("s");
+    s.changed().await.unwrap();
+    memory.register("s", instance("a")).unwrap();
+    memory.register("other", instance("b")).unwrap();
+    assert!(tokio::time::timeout(Duration::from_secs(1), s.changed()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_a_registration_withdraws_it() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    let mut s = registry.subscribe("s");
+    let registration = registry.register("s", instance("a")).unwrap();
+    s.wait_for(|view| hosts(view).len() == 1).await.unwrap();
+    drop(registration);
+    s.wait_for(|view| view.snapshot.is_some() && hosts(view).is_empty()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_withdraws_ends_subscriptions_and_refuses_more() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    let mut s = registry.subscribe("s");
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    registration.registered().await.unwrap();
+    assert!(registry.shutdown(Duration::from_secs(1)).await);
+    assert_eq!(memory.instances("s").unwrap(), []);
+    assert!(matches!(registration.state(), RegistrationState::Ended));
+    assert_eq!(s.wait_for(|_| false).await.unwrap_err(), Closed);
+    assert!(registry.register("s", instance("a")).is_err());
+    assert_eq!(registry.subscribe("t").changed().await.unwrap_err(), Closed);
+}
+
+/// A driver that answers from scripts, one per call.
+#[derive(Default)]
+struct Scripted {
+    log: Mutex<Vec<String>>,
+    apply: Mutex<VecDeque<Result<Lease, DriverError>>>,
+    renew: Mutex<VecDeque<Result<Renewal, DriverError>>>,
+    withdraw: Mutex<VecDeque<Result<(), DriverError>>>,
+    watch: Mutex<VecDeque<Result<Seen, DriverError>>>,
+}
+
+impl Scripted {
+    fn note(&self, what: &str) {
+        self.log.lock().unwrap().push(what.to_owned());
+    }
+
+    fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
+    }
+}
+
+impl Driver for Arc<Scripted> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { register: true, ..Capabilities::default() }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { value_bytes: Some(8), ..Limits::default() }
+    }
+
+    fn apply<'a>(&'a self, _: &'a str, instance: &'a Instance) -> Answer<'a, Lease> {
+        self.note(&format!("apply {}", instance.weight));
+        let next = self.apply.lock().unwrap().pop_front();
+        Box::pin(async move { next.unwrap_or(Ok(Lease::default())) })
+    }
+
+    fn renew<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Renewal> {
+        self.note("renew");
+        let next = self.renew.lock().unwrap().pop_front();
+        Box::pin(async move { next.unwrap_or(Ok(Renewal::Kept)) })
+    }
+
+    fn withdraw<'a>(&'a self, _: &'a str, _: &'a InstanceId) -> Answer<'a, ()> {
+        self.note("withdraw");
+        let next = self.withdraw.lock().unwrap().pop_front();
+        Box::pin(async move { next.unwrap_or(Ok(())) })
+    }
+
+    fn list(&self) -> Answer<'_, Vec<Box<str>>> {
+        Box::pin(async { Err(DriverError::new(ErrorKind::Unsupported, "no list")) })
+    }
+
+    fn watch<'a>(&'a self, _: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
+        self.note(&format!("watch {}", after.map_or("-", Cursor::as_str)));
+        let next = self.watch.lock().unwrap().pop_front();
+        Box::pin(async move {
+            match next {
+                Some(next) => next,
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+fn down() -> DriverError {
+    DriverError::new(ErrorKind::Unreachable, "connection refused")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registration_is_retried_renewed_and_applied_again_after_a_loss() {
+    let driver = Arc::new(Scripted::default());
+    let lease = Lease { renew_every: Some(Duration::from_secs(5)) };
+    driver.apply.lock().unwrap().extend([Err(down()), Err(down()), Ok(lease), Ok(lease), Ok(lease)]);
+    driver.renew.lock().unwrap().extend([Ok(Renewal::Kept), Ok(Renewal::Lost), Err(down())]);
+    driver.withdraw.lock().unwrap().push_back(Err(down()));
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a").with_weight(7.0)).unwrap();
+    assert!(matches!(registration.state(), RegistrationState::Pending(None)));
+    registration.registered().await.unwrap();
+    assert_eq!(driver.log(), ["apply 7", "apply 7", "apply 7"]);
+    // Renewals at 5, 10 (lost, applied again) and 15 s (broken, applied again).
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    assert_eq!(driver.log(), ["renew", "renew", "apply 7", "renew", "apply 7"]);
+    registration.update(instance("a").with_weight(8.0)).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(driver.log(), ["apply 8"]);
+    registration.deregister().await;
+    assert_eq!(driver.log(), ["withdraw", "withdraw"]);
+    assert!(registry.shutdown(Duration::from_secs(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_registration_waits_for_another_wish() {
+    let driver = Arc::new(Scripted::default());
+    driver.apply.lock().unwrap().push_back(Err(DriverError::new(ErrorKind::Denied, "no permission")));
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    assert_eq!(registration.registered().await.unwrap_err().to_string(), "no permission");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(driver.log(), ["apply 1"]);
+    registration.update(instance("a").with_weight(2.0)).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(registration.state(), RegistrationState::Registered));
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_are_checked_before_anything_is_sent() {
+    let driver = Arc::new(Scripted::default());
+    let registry = Registry::new(Arc::clone(&driver));
+    let error = registry.register("s", instance("a").with_meta("env", "production")).unwrap_err();
+    assert_eq!(error.to_string(), "metadata value of `env` has 10 bytes, at most 8 are accepted");
+    assert_eq!(registry.register("s", instance("a").with_weight(-1.0)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(driver.log(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_watch_keeps_the_last_good_list_and_comes_back_from_its_cursor() {
+    let driver = Arc::new(Scripted::default());
+    let seen = |cursor: &str, list: Vec<Instance>| {
+        Ok(Seen {
+            cursor: Cursor::new(cursor),
+            state: SeenState::Service(Snapshot { instances: list, ..Snapshot::default() }),
+        })
+    };
+    let unusable = Ok(Seen {
+        cursor: Cursor::new("8"),
+        state: SeenState::Unusable(DriverError::new(ErrorKind::Invalid, "bad edit")),
+    });
+    driver.watch.lock().unwrap().extend([
+        seen("7", vec![instance("a")]),
+        Err(down()),
+        Err(down()),
+        unusable,
+        seen("9", vec![instance("b")]),
+    ]);
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut s = registry.subscribe("s");
+    let mut states = Vec::new();
+    loop {
+        let view = s.changed().await.unwrap();
+        let error = view.error.as_ref().map(ToString::to_string);
+        states.push((view.state, hosts(&view).join(","), error.unwrap_or_default()));
+        if hosts(&view) == ["b"] {
+            assert_eq!(view.cursor, Some(Cursor::new("9")));
+            break;
+        }
+        if view.state == State::Stale {
+            assert!(
+                view.age(tokio::time::Instant::now()) > Duration::from_millis(400),
+                "stale since the first failure"
+            );
+        }
+    }
+    // Intermediate states may be skipped, the order and the last good list may not.
+    assert_eq!(states.last().unwrap(), &(State::Fresh, "b".to_owned(), String::new()));
+    assert!(states.contains(&(State::Unreachable, "a".to_owned(), "connection refused".to_owned())), "{states:?}");
+    assert_eq!(driver.log(), ["watch -", "watch 7", "watch 7", "watch 7", "watch 8", "watch 9"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_registry_costs_few_attempts() {
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().extend((0..100_000).map(|_| Err(down())));
+    let registry = Registry::new(Arc::clone(&driver));
+    let _s = registry.subscribe("s");
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let attempts = driver.log().len();
+    // 1 s × 1.5 up to 60 s ± 50 %: about 70 in the first hour.
+    assert!((40..130).contains(&attempts), "{attempts}");
+}
+
+#[test]
+fn other_kinds_are_named_when_they_are_not_built_in() {
+    let url: RegistryUrl = "nacos://127.0.0.1:8848".parse().unwrap();
+    assert_eq!(
+        Registry::connect(&url).unwrap_err().to_string(),
+        "registries of kind `nacos` are not part of this build"
+    );
+}

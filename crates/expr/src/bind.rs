@@ -16,6 +16,7 @@ struct Binder<'a, S: ?Sized> {
     dialect: Dialect,
     atoms: Vec<Atom>,
     texts: Vec<Box<str>>,
+    places: Vec<usize>,
     numbers: HashMap<Atom, usize>,
     slots: Vec<SlotId>,
 }
@@ -27,11 +28,12 @@ pub(crate) fn bind<S: Schema + ?Sized>(expr: &Expr, schema: &mut S) -> Result<Pr
         dialect: expr.dialect(),
         atoms: Vec::new(),
         texts: Vec::new(),
+        places: Vec::new(),
         numbers: HashMap::new(),
         slots: Vec::new(),
     };
     let root = binder.node(expr.ast())?;
-    Ok(Program { root, atoms: binder.atoms, texts: binder.texts, slots: binder.slots })
+    Ok(Program { root, atoms: binder.atoms, texts: binder.texts, places: binder.places, slots: binder.slots })
 }
 
 impl<S: Schema + ?Sized> Binder<'_, S> {
@@ -74,6 +76,7 @@ impl<S: Schema + ?Sized> Binder<'_, S> {
         let number = self.atoms.len();
         self.numbers.insert(atom.clone(), number);
         self.atoms.push(atom);
+        self.places.push(comparison.at);
         self.texts.push(print::comparison(comparison, self.dialect).into());
         Ok(number)
     }

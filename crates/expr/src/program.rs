@@ -22,6 +22,8 @@ pub struct Program {
     pub(crate) root: Node,
     pub(crate) atoms: Vec<Atom>,
     pub(crate) texts: Vec<Box<str>>,
+    /// Where each atom first stands in the source, in bytes.
+    pub(crate) places: Vec<usize>,
     pub(crate) slots: Vec<SlotId>,
 }
 
@@ -477,11 +479,15 @@ fn printed_texts(left: Value<'_>, right: Value<'_>, lower: bool) -> bool {
 /// Whether `test` holds for any element of a set: an item of a list, or a trimmed piece of a comma-separated text.
 /// Empty pieces are no elements.
 fn elements(set: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
-    let mut buffer: Option<TextBuffer> = None;
     if let Some(items) = set.as_list() {
         return items.iter().any(|item| test(Text::Str(item)));
     }
-    match set.to_text(&mut TextBuffer::new()) {
+    let mut buffer = None;
+    let text = match set.as_str() {
+        Some(text) => Text::Str(text),
+        None => set.to_text(buffer.insert(TextBuffer::new())),
+    };
+    match text {
         Text::Str(text) => text.split(',').map(str::trim).any(|piece| !piece.is_empty() && test(Text::Str(piece))),
         bytes @ Text::Bytes(_) => test(bytes),
     }

@@ -74,6 +74,16 @@ impl<'a> Version<'a> {
         !self.pre.is_empty()
     }
 
+    /// The numeric parts; one that does not fit 64 bits is `u64::MAX`.
+    pub(crate) fn parts(&self) -> [u64; PARTS] {
+        self.parts
+    }
+
+    /// The pre-release without its hyphen; empty for a release.
+    pub(crate) fn prerelease(&self) -> &'a str {
+        self.pre
+    }
+
     /// Compares the numeric parts only.
     fn cmp_core(&self, other: &Version<'_>) -> Ordering {
         if !self.wide && !other.wide {

@@ -1,7 +1,6 @@
 //! A set of slots as bits: what atoms, rules and tiers are combined in.
 //!
-//! Fixed length, no growth during a pick. Kept here and not taken from a crate because the expression language writes
-//! its column results as `&mut [u64]` and the whole use is six loops.
+//! Fixed length, no growth during a pick. Kept here and not taken from a crate because the whole use is six loops.
 
 /// A set of numbers below its length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,10 +16,6 @@ impl BitSet {
 
     pub(crate) fn words(&self) -> &[u64] {
         &self.words
-    }
-
-    pub(crate) fn words_mut(&mut self) -> &mut [u64] {
-        &mut self.words
     }
 
     /// Makes room for `len` bits; new ones are clear.
@@ -62,12 +57,6 @@ impl BitSet {
     pub(crate) fn or(&mut self, other: &BitSet) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word |= other;
-        }
-    }
-
-    pub(crate) fn and_not(&mut self, other: &BitSet) {
-        for (word, other) in self.words.iter_mut().zip(&other.words) {
-            *word &= !other;
         }
     }
 
@@ -119,8 +108,6 @@ mod tests {
         let mut either = a.clone();
         either.or(&b);
         assert_eq!(either.count(), 4);
-        a.and_not(&b);
-        assert_eq!(a.iter().collect::<Vec<_>>(), [0, 129]);
         assert!(!a.get(10_000));
     }
 }

@@ -9,7 +9,7 @@ use crate::alias::AliasTable;
 use crate::bitset::BitSet;
 use crate::fleet::Entry;
 use crate::instance::InstanceId;
-use crate::pool::{HashKey, Pool, Table, active_load, expected_wait};
+use crate::pool::{HashKey, HashTable, Pool, Table, active_load, even_nodes, expected_wait};
 use crate::request::{Affinity, Context};
 use crate::rules::Balance;
 use crate::snapshot::Snapshot;
@@ -232,15 +232,29 @@ impl<'s, 'c> Candidates<'s, 'c> {
                 let share = |slot: u32| {
                     self.slots.iter().position(|&own| own == slot).map_or(0.0, |member| self.shares[member])
                 };
-                let member = table
+                let found = table
                     .lookup(key, |i| free(i) && (bound.is_none() || room(slots[i], share(slots[i]))))
-                    .or_else(|| table.lookup(key, free))?;
-                slots[member]
+                    .or_else(|| table.lookup(key, free));
+                match found {
+                    Some(member) => slots[member],
+                    None => self.by_key_among_weightless(key, fresh)?,
+                }
             }
             // Nobody to hash over: the pool is empty.
             _ => return None,
         };
         Some(fleet.entry(slot))
+    }
+}
+
+impl Candidates<'_, '_> {
+    /// Candidates that all have weight 0 stand in no table of the service. They are served only when the rules say so
+    /// and, for a request whose answer is not remembered yet, by a table of this request alone.
+    fn by_key_among_weightless(&self, key: HashKey<'_>, fresh: impl Fn(u32) -> bool) -> Option<u32> {
+        let set = &self.snapshot.view.plan.set;
+        let members: Vec<_> = (0..self.slots.len()).map(|member| (&self.entry(member).instance, 1.0)).collect();
+        let table = HashTable::build(&set.balance, &set.hash, &members, even_nodes(members.len()));
+        table.lookup(key, |member| fresh(self.slots[member])).map(|member| self.slots[member])
     }
 }
 

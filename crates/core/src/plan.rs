@@ -99,7 +99,6 @@ pub(crate) struct Plan {
 pub(crate) struct Step {
     /// Index in the rule set as written.
     pub(crate) rule: usize,
-    pub(crate) name: Arc<str>,
     pub(crate) when: When,
     pub(crate) filter: Selection,
     pub(crate) fallbacks: Vec<Selection>,
@@ -159,10 +158,6 @@ impl RequestSlots {
         self.names.push(name.into());
         self.index.insert(name.into(), slot);
         slot
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.names.len()
     }
 }
 
@@ -343,16 +338,7 @@ impl Compiler<'_> {
             Profile::Strict => from.mode == Mode::Must,
             Profile::Seata => terminal == Terminal::Fail,
         };
-        Ok(Step {
-            rule,
-            name: from.name.as_str().into(),
-            when,
-            filter,
-            fallbacks,
-            min: from.min_usable,
-            terminal,
-            isolates,
-        })
+        Ok(Step { rule, when, filter, fallbacks, min: from.min_usable, terminal, isolates })
     }
 
     fn bind(&mut self, rule: &str, expr: &Expr) -> Result<Program, RuleError> {

@@ -8,7 +8,7 @@ use crate::bitset::BitSet;
 use crate::evaluate::{Scratch, Verdict, View};
 use crate::extension::Chooser;
 use crate::fleet::{Entry, State};
-use crate::hash::{Maglev, Member, Rendezvous, Ring, SeataRing, hash_key};
+use crate::hash::{Maglev, Member, Rendezvous, Ring, SeataRing, hash_key, nodes_per_weight};
 use crate::instance::Instance;
 use crate::outcome::{Stage, StageKind, StageTally};
 use crate::request::{Affinity, Context};
@@ -196,10 +196,10 @@ impl Pool {
             probes.and(&view.fleet.healthy);
         }
         let shares: Box<[f64]> = scratch.shares.as_slice().into();
-        let table = if plan.set.balance.needs_key() && plan.is_fixed() && !entries.is_empty() {
+        let total: f64 = scratch.members.iter().map(|&slot| view.weights[slot as usize]).sum();
+        let table = if plan.set.balance.needs_key() && !entries.is_empty() && (plan.is_fixed() || total == 0.0) {
             // Tiers decide how much each member weighs; without any, the plain weight keeps the table stable.
             let plain = scratch.one_tier(view);
-            let total: f64 = scratch.members.iter().map(|&slot| view.weights[slot as usize]).sum();
             let members: Vec<(&Instance, f64)> = scratch
                 .members
                 .iter()
@@ -207,13 +207,14 @@ impl Pool {
                 .zip(&shares)
                 .map(|((&slot, entry), &share)| {
                     let weight = match (total > 0.0, plain) {
-                        (false, _) => share,
+                        (false, _) => 1.0,
                         (true, true) => view.weights[slot as usize],
                         (true, false) => share * total,
                     };
                     (&entry.instance, weight)
                 })
                 .collect();
+            let nodes_per_weight = if total > 0.0 { nodes_per_weight } else { even_nodes(members.len()) };
             match former.map(|pool| &pool.table) {
                 Some(Table::Hash(table)) if table.fits(&members, nodes_per_weight) => Table::Hash(Arc::clone(table)),
                 _ => Table::Hash(Arc::new(HashTable::build(
@@ -257,6 +258,11 @@ impl Pool {
             entries,
         }
     }
+}
+
+/// Nodes of each member of a ring whose members all weigh 1.
+pub(crate) fn even_nodes(members: usize) -> f64 {
+    nodes_per_weight(std::iter::repeat_n(1.0, members))
 }
 
 /// Work in flight per weight, as the least-active balancer compares it: Envoy's weighted least request, inverted.

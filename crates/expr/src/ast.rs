@@ -8,7 +8,7 @@ use crate::version::Range;
 /// One node. `And` and `Or` are flat: neither has a child of its own kind, unless it is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ast {
-    Compare(Comparison),
+    Compare(Box<Comparison>),
     Not(Box<Ast>),
     /// Empty: true.
     And(Vec<Ast>),

@@ -131,3 +131,37 @@ fn round(bits: u64, exponent: i64, sticky: bool) -> f64 {
 pub(crate) fn equal(a: f64, b: f64) -> bool {
     (a.is_nan() && b.is_nan()) || a.to_bits() == b.to_bits()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{equal, parse_double};
+
+    /// Every row of `tests/fixtures/java_doubles.txt`, recorded from the Java platform by the program beside it.
+    #[test]
+    fn the_platform_says_the_same() {
+        let rows = include_str!("../tests/fixtures/java_doubles.txt");
+        let mut checked = 0;
+        for row in rows.lines() {
+            let (text, expected) = row.split_once(' ').expect("two columns");
+            let bytes = (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex"));
+            let text = String::from_utf8(bytes.collect()).expect("UTF-8");
+            let bits = match expected {
+                "E" => None,
+                bits => Some(u64::from_str_radix(bits, 16).expect("hex")),
+            };
+            assert_eq!(parse_double(&text).map(f64::to_bits).map(canonical_nan), bits, "{text:?}");
+            checked += 1;
+        }
+        assert_eq!(checked, 4000);
+    }
+
+    fn canonical_nan(bits: u64) -> u64 {
+        if f64::from_bits(bits).is_nan() { 0x7ff8_0000_0000_0000 } else { bits }
+    }
+
+    #[test]
+    fn equality_is_that_of_compare() {
+        assert!(equal(f64::NAN, -f64::NAN) && equal(1.0, 1.0));
+        assert!(!equal(0.0, -0.0) && !equal(f64::NAN, 1.0));
+    }
+}

@@ -159,7 +159,7 @@ impl<'a> Parser<'a> {
             return Ok(Ast::Not(Box::new(inner)));
         }
         if self.peek().kind != Kind::Open {
-            return self.comparison().map(Ast::Compare);
+            return self.comparison().map(|comparison| Ast::Compare(Box::new(comparison)));
         }
         let opener = self.peek().span.clone();
         self.enter()?;

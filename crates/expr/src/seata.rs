@@ -26,7 +26,7 @@ pub(crate) fn parse(source: &str) -> Result<Ast, ParseError> {
         ("&&", Ast::And)
     } else {
         validate_single(source, text)?;
-        return condition(source, strip_parentheses(text)).map(Ast::Compare);
+        return condition(source, strip_parentheses(text));
     };
     let parts = || text.split(separator).map(trim).filter(|part| !part.is_empty());
     for part in parts() {
@@ -39,12 +39,12 @@ pub(crate) fn parse(source: &str) -> Result<Ast, ParseError> {
             Some(group) => {
                 let group = trim(group);
                 if !group.is_empty() {
-                    conditions.push(Ast::Compare(condition(source, group)?));
+                    conditions.push(condition(source, group)?);
                 }
             }
             None => {
                 validate_single(source, part)?;
-                conditions.push(Ast::Compare(condition(source, part)?));
+                conditions.push(condition(source, part)?);
             }
         }
     }
@@ -136,7 +136,7 @@ fn validate_single(source: &str, part: &str) -> Result<(), ParseError> {
 }
 
 /// The original's second reading: three words, the operator not tested again.
-fn condition(source: &str, text: &str) -> Result<Comparison, ParseError> {
+fn condition(source: &str, text: &str) -> Result<Ast, ParseError> {
     let text = trim(text);
     let words = words(text);
     let [key, operator, value] = words[..] else {
@@ -147,13 +147,13 @@ fn condition(source: &str, text: &str) -> Result<Comparison, ParseError> {
         Some(order) => Test::Order(order, Operand::Literal(Literal::word(trim(value)))),
         None => Test::Never(format!("{operator} {value}").into()),
     };
-    Ok(Comparison {
+    Ok(Ast::Compare(Box::new(Comparison {
         left: Subject::Key(trim(key).into()),
         lower: false,
         test,
         at: span_in(source, text).start,
         right_at: span_in(source, value).start,
-    })
+    })))
 }
 
 fn invalid(source: &str, part: &str, message: String) -> ParseError {

@@ -24,9 +24,6 @@ const COMBINATIONS_MAX: usize = 20_000;
 const SAMPLES_MAX: usize = 2_000;
 /// Most combinations tried for one expression: however it is built, checking it takes about a second at worst.
 const WORK_MAX: usize = 2_000_000;
-/// A value no expression mentions, for "something else".
-const OTHER: &str = "\u{1}other";
-
 /// What a tree can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -240,10 +237,20 @@ fn literals<'a>(atoms: &[&'a Atom]) -> Vec<&'a Literal> {
     found
 }
 
+/// A text that is none of the literals.
+fn something_else(literals: &[&Literal]) -> String {
+    let mut text = "other".to_owned();
+    while literals.iter().any(|literal| literal.value.as_text() == text) {
+        text.push('~');
+    }
+    text
+}
+
 /// One value of every class that these comparisons of one key tell apart; the first is "missing".
 fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
     let kind = atoms.first()?.kind;
     let literals = literals(atoms);
+    let other = something_else(&literals);
     let mut samples = vec![Sample::Missing];
     if kind == Kind::Set || is_set {
         let items: BTreeSet<&str> = literals.iter().map(|literal| literal.value.as_text()).collect();
@@ -251,7 +258,7 @@ fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
             return None;
         }
         for chosen in 0..1u32 << items.len() {
-            for other in [None, Some(OTHER)] {
+            for other in [None, Some(&*other)] {
                 let picked =
                     items.iter().enumerate().filter(|(index, _)| chosen >> index & 1 == 1).map(|(_, item)| *item);
                 samples.push(Sample::Value(Parsed::list(picked.chain(other).map(Box::from))));
@@ -259,7 +266,7 @@ fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
         }
         return Some(samples);
     }
-    let mut texts: BTreeSet<String> = ["", OTHER].map(str::to_owned).into();
+    let mut texts: BTreeSet<String> = [String::new(), other].into();
     texts.extend(literals.iter().map(|literal| literal.value.as_text().to_owned()));
     if matches!(kind, Kind::Auto | Kind::Number) {
         let numbers = literals.iter().map(|literal| literal.value.as_text().trim());

@@ -196,10 +196,10 @@ fn routing_5_5_point_05_removal() {
         "lower($req.x?) == a",
     ] {
         yes(&c, &[removed]);
-        assert_eq!(c.says(&format!("({removed}) && b == 1")), false, "{removed}");
-        assert_eq!(b.says(&format!("({removed}) && b == 1")), true, "{removed}");
-        assert_eq!(c.says(&format!("({removed}) || b == 1")), false, "{removed}");
-        assert_eq!(c.says(&format!("!(({removed}) || b == 1)")), true, "{removed}");
+        assert!(!c.says(&format!("({removed}) && b == 1")), "{removed}");
+        assert!(b.says(&format!("({removed}) && b == 1")), "{removed}");
+        assert!(!c.says(&format!("({removed}) || b == 1")), "{removed}");
+        assert!(c.says(&format!("!(({removed}) || b == 1)")), "{removed}");
     }
     // Present, it is an ordinary reference; not optional and absent, it is false.
     yes(&instance("a=1").request("x=1"), &["a == $req.x?", "a == $req.x"]);

@@ -108,6 +108,7 @@ fn satisfiable_after_all() {
         "name like \"x*\" && !(name like \"y*\")",
         "a == $req.x && a != $req.y",
         "env != prod && env != dev",
+        "env != other && env != \"\"",
     ] {
         assert!(!codes(text).contains(&"unsatisfiable"), "{text}: {:?}", codes(text));
     }

@@ -117,3 +117,37 @@ fn a_balancer_chooses_and_explains_itself() {
     set.balance = Balance::Custom("last".into());
     assert_eq!(start(set).unwrap_err().to_string(), "no balancer `last` is registered");
 }
+
+/// Counts how often it is prepared.
+struct Counting(Arc<std::sync::atomic::AtomicUsize>);
+
+impl Balancer for Counting {
+    fn prepare(&self, members: &[&Instance], shares: &[f64]) -> Box<dyn Chooser> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        First.prepare(members, shares)
+    }
+}
+
+/// `routing.md` T43: tables are built when something changes, once, however many threads pick.
+#[test]
+fn t43_one_build_per_change() {
+    let builds = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = || builds.load(std::sync::atomic::Ordering::SeqCst);
+    let mut set = RuleSet::default();
+    set.balance = Balance::Custom("counting".into());
+    let extensions = Extensions::default().with_balancer("counting", Arc::new(Counting(Arc::clone(&builds))));
+    let selector = Selector::new(set, Options { guard: GuardOptions::off(), extensions, ..Options::default() }).unwrap();
+    selector.apply(Update::Snapshot(fleet(&["a", "b", "c"])), Duration::ZERO);
+    let mut picker = selector.picker();
+    for _ in 0..10_000 {
+        picker.pick(&()).unwrap();
+    }
+    assert_eq!(count(), 1);
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| (0..100).for_each(|_| drop(selector.select(&()).unwrap())));
+        }
+        selector.apply(Update::Snapshot(fleet(&["a", "b", "d"])), Duration::from_secs(1));
+    });
+    assert_eq!(count(), 2);
+}

@@ -150,6 +150,10 @@ impl RequestSlots {
         self.index.get(name).copied()
     }
 
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, RequestSlot)> {
+        self.names.iter().enumerate().map(|(at, name)| (&**name, RequestSlot(at as u32)))
+    }
+
     fn intern(&mut self, name: &str) -> RequestSlot {
         if let Some(slot) = self.find(name) {
             return slot;

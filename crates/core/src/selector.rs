@@ -27,7 +27,7 @@ use crate::hash::mix64;
 use crate::instance::{Instance, InstanceId};
 use crate::intake::{Freshness, GuardOptions, Update};
 use crate::metrics::{Counters, Metrics};
-use crate::outcome::NoPick;
+use crate::outcome::{NoPick, Stage};
 use crate::plan::RuleError;
 use crate::request::{Context, Request, RequestSlot};
 use crate::rules::RuleSet;
@@ -141,6 +141,25 @@ impl Selector {
             Some(slot) => request.with(slot, value),
             None => request,
         })
+    }
+
+    /// The `$req` keys that rules read or have read, with their slots, in slot order.
+    pub fn request_keys(&self) -> Vec<(String, RequestSlot)> {
+        self.builder().slots().all().map(|(name, slot)| (name.to_owned(), slot)).collect()
+    }
+
+    /// Whether requests with different values may get different candidates under the rules in force.
+    pub fn depends_on_request(&self) -> bool {
+        self.shared.current.load().pool.is_none()
+    }
+
+    /// What each stage did for a request, in order; where no rule reads the request this costs nothing.
+    pub fn stages<C: Context + ?Sized>(&self, request: &C) -> Arc<[Stage]> {
+        let snapshot = self.shared.current.load();
+        match &snapshot.pool {
+            Some(pool) => Arc::clone(&pool.stages),
+            None => snapshot.stages(request),
+        }
     }
 
     /// A picker of its own, for one thread or task: the fastest way to pick.

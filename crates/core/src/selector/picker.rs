@@ -427,6 +427,11 @@ fn show(name: &str, instance: &Instance, reason: Reason, revision: u64, f: &mut 
 }
 
 impl Snapshot {
+    /// Named stages of a request, evaluated afresh.
+    pub(super) fn stages<C: Context + ?Sized>(&self, request: &C) -> Arc<[crate::outcome::Stage]> {
+        named(&self.view, &self.tallies(request))
+    }
+
     /// Stage counts of a request that was not remembered; only for requests that got nothing.
     fn tallies<C: Context + ?Sized>(&self, request: &C) -> Vec<crate::outcome::StageTally> {
         let mut scratch = Scratch::default();

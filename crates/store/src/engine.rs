@@ -54,7 +54,6 @@ impl Deref for Bytes {
 pub(crate) struct Engine {
     db: Database,
     keys: Keyspace,
-    root: PathBuf,
 }
 
 /// One state of the whole key space; keeps what it sees alive on disk.
@@ -204,7 +203,7 @@ impl Engine {
                     .data_block_size_policy(BlockSizePolicy::all(DATA_BLOCK_BYTES))
                     .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
             })?;
-            Ok(Engine { db, keys, root: root.to_owned() })
+            Ok(Engine { db, keys })
         };
         open().map_err(|error| match Failure::of(error) {
             Failure::Locked => Error::Locked(root.to_owned()),
@@ -320,6 +319,23 @@ impl Snapshot {
             }
             other => Error::Engine(other.reason()),
         }
+    }
+
+    /// Reads every block of every table file; returns the files with damage.
+    pub(crate) fn damaged_tables(&self, cancel: &crate::Cancel) -> Result<Vec<PathBuf>> {
+        let mut damaged = Vec::new();
+        for table in self.keys.tree.current_version().iter_tables() {
+            for item in table.iter() {
+                if item.is_err() {
+                    damaged.push(table.path.to_path_buf());
+                    break;
+                }
+            }
+            if cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(damaged)
     }
 
     /// Finds the table file a failed read stumbled over: the engine's error does not name it. Looks

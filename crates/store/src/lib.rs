@@ -61,6 +61,7 @@ mod opening;
 mod retention;
 mod writer;
 
+mod check;
 mod filter;
 mod query;
 mod view;
@@ -73,6 +74,7 @@ mod options;
 mod store;
 
 pub use batch::{ATTRIBUTE_NAME_MAX, Applied, Batch, Expected, Outcome};
+pub use check::{CheckReport, Dumped, Problem, TableReport};
 pub use error::{Error, Result};
 pub use filter::Filter;
 pub use gate::{Debt, GateLimits, GateState};

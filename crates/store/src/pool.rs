@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn a_full_queue_refuses_and_a_panic_costs_no_thread() {
         let pool = Pool::start("test", PoolSize { threads: 1, queue: 1 }).expect("threads");
-        let (go, wait) = mpsc::channel::<()>();
-        let (started, has_started) = mpsc::channel::<()>();
+        let (go, wait) = mpsc::sync_channel::<()>(1);
+        let (started, has_started) = mpsc::sync_channel::<()>(1);
         let first = pool.call(move |_| {
             started.send(()).expect("test listens");
             wait.recv().expect("test sends");
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn abandoned_calls_are_not_made() {
         let pool = Pool::start("test", PoolSize { threads: 1, queue: 8 }).expect("threads");
-        let (go, wait) = mpsc::channel::<()>();
-        let (started, has_started) = mpsc::channel::<()>();
+        let (go, wait) = mpsc::sync_channel::<()>(1);
+        let (started, has_started) = mpsc::sync_channel::<()>(1);
         let first = pool.call(move |_| {
             started.send(()).expect("test listens");
             wait.recv().expect("test sends");
             Ok(())
         });
         has_started.recv().expect("job runs");
-        let (ran, has_run) = mpsc::channel::<()>();
+        let (ran, has_run) = mpsc::sync_channel::<()>(1);
         drop(pool.call(move |_| {
             ran.send(()).expect("test listens");
             Ok(())

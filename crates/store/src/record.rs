@@ -75,7 +75,6 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?[0])
     }
 
-
     /// LEB128, at most 64 bits.
     pub(crate) fn varint(&mut self) -> Result<u64, RecordError> {
         let mut value = 0_u64;

@@ -400,6 +400,7 @@ impl View {
         // Where to go on if the walk stops here: behind the last entry looked at, or, once the page
         // is full and only a look-ahead runs, behind the last row returned.
         let mut resume: Option<P> = None;
+        let mut behind = Vec::new();
         let mut since_check = CHECK_EVERY;
         loop {
             since_check += 1;
@@ -428,7 +429,10 @@ impl View {
                     }
                 }
                 Seen::Tombstone(position, tombstone) => {
-                    if !full {
+                    if full {
+                        // The next page meets it again, unless there is none.
+                        behind.push(tombstone);
+                    } else {
                         page.tombstones.push(tombstone);
                         resume = Some(position);
                     }
@@ -448,8 +452,9 @@ impl View {
                 }
             }
         }
-        if page.stopped != Stopped::End {
-            page.next = resume;
+        match page.stopped {
+            Stopped::End => page.tombstones.append(&mut behind),
+            Stopped::Limit | Stopped::Budget => page.next = resume,
         }
         Ok(page)
     }

@@ -1,0 +1,4 @@
+//! Behaviour of a store as its users see it.
+
+mod model;
+mod world;

@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
+mod conf;
 mod error;
 mod json;
 mod properties;
@@ -45,6 +46,8 @@ pub enum Format {
     Toml,
     /// Java properties; dotted keys become nested tables.
     Properties,
+    /// Lightbend (Typesafe) Config, HOCON.
+    Conf,
 }
 
 impl Format {
@@ -55,6 +58,7 @@ impl Format {
             "json" => Some(Self::Json),
             "toml" => Some(Self::Toml),
             "properties" => Some(Self::Properties),
+            "conf" => Some(Self::Conf),
             _ => None,
         }
     }
@@ -104,6 +108,7 @@ impl<'a> Source<'a> {
             Format::Json => json::parse(self).map(|node| vec![node]),
             Format::Toml => toml::parse(self).map(|node| vec![node]),
             Format::Properties => properties::parse(self).map(|node| vec![node]),
+            Format::Conf => conf::parse(self).map(|node| vec![node]),
         }
     }
 
@@ -126,6 +131,12 @@ impl<'a> Source<'a> {
         Position { line: line as u32 + 1, column: (column - mark) as u32 + 1 }
     }
 
+    /// An index of the line starts, for many [`position`](Lines::position)s in one text.
+    pub fn lines(&self) -> Lines<'a> {
+        let starts = std::iter::once(0).chain(self.text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Lines { text: self.text, starts }
+    }
+
     /// An error at a byte offset.
     pub fn error(&self, offset: usize, code: &'static str, message: impl Into<String>) -> ConfigError {
         let position = self.position(offset);
@@ -143,6 +154,25 @@ impl<'a> Source<'a> {
         let Value::Scalar(scalar) = &node.value else { return node.span.start };
         let raw = self.text.get(node.span.clone()).unwrap_or_default();
         node.span.start + scalar::align(raw, &scalar.text, within)
+    }
+}
+
+/// The line starts of a text.
+#[derive(Clone, Debug)]
+pub struct Lines<'a> {
+    text: &'a str,
+    starts: Vec<usize>,
+}
+
+impl Lines<'_> {
+    /// The place of a byte offset, as [`Source::position`] gives it.
+    pub fn position(&self, offset: usize) -> Position {
+        let offset = offset.min(self.text.len());
+        let line = self.starts.partition_point(|start| *start <= offset).max(1);
+        let start = self.starts[line - 1];
+        let column = self.text.as_bytes()[start..offset].iter().filter(|b| (**b & 0xC0) != 0x80).count();
+        let mark = usize::from(line == 1 && self.text.starts_with('\u{feff}') && offset >= 3);
+        Position { line: line as u32, column: (column - mark) as u32 + 1 }
     }
 }
 

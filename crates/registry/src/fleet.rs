@@ -20,7 +20,7 @@ use std::path::Path;
 
 use metaroute_core::instance::{Address, Incarnation, Instance, InstanceId, Locality, MetaValue, Metadata};
 
-use crate::document::{ConfigError, Fields, Format, Node, Note, ScalarKind, Source, Value};
+use crate::document::{ConfigError, Fields, Format, Lines, Node, Note, ScalarKind, Source, Value};
 
 /// Most notes kept of one file; further oddities are counted only.
 pub const NOTES_MAX: usize = 1000;
@@ -69,14 +69,14 @@ impl Fleet {
     pub fn parse(name: &str, text: &str, format: Format) -> Result<Self, ConfigError> {
         let source = Source::new(name, text);
         let root = source.parse(format)?;
-        Reader { source, notes: Vec::new(), line: (0, 1) }.fleet(&root)
+        Reader { source, notes: Vec::new(), lines: None }.fleet(&root)
     }
 
     /// Reads a fleet file; its extension says the format.
     ///
     /// # Errors
-    /// `unreadable` when the file cannot be read, `unknown_format` for another extension than `yaml`, `yml`, `json`,
-    /// `toml` or `properties`, else as [`Fleet::parse`].
+    /// `unreadable` when the file cannot be read, `unknown_format` for an extension that stands for no
+    /// [`Format`], else as [`Fleet::parse`].
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let (text, format) = read_text(path)?;
         Self::parse(&path.display().to_string(), &text, format)
@@ -123,8 +123,8 @@ pub fn read_text(path: &Path) -> Result<(String, Format), ConfigError> {
 struct Reader<'a> {
     source: Source<'a>,
     notes: Vec<Note>,
-    /// Offset and line of the last note; notes come in file order, so lines are counted once.
-    line: (usize, u32),
+    /// Made for the first note.
+    lines: Option<Lines<'a>>,
 }
 
 /// Why an instance is left out: where, and a code with a message.
@@ -298,19 +298,9 @@ impl<'a> Reader<'a> {
         if self.notes.len() >= NOTES_MAX {
             return;
         }
-        let (from, line) = self.line;
-        let mut note = self.source.note(0, code, message);
-        let text = self.source.text;
-        if offset >= from {
-            let line = line + text.as_bytes()[from..offset].iter().filter(|b| **b == b'\n').count() as u32;
-            let start = text[..offset].rfind('\n').map_or(0, |at| at + 1);
-            let column = text[start..offset].chars().filter(|c| *c != '\u{feff}').count() as u32 + 1;
-            note.at = Some(crate::document::Position { line, column });
-            self.line = (offset, line);
-        } else {
-            note.at = Some(self.source.position(offset));
-        }
-        self.notes.push(note);
+        let lines = self.lines.get_or_insert_with(|| self.source.lines());
+        let at = Some(lines.position(offset));
+        self.notes.push(Note { code, message: message.into(), file: self.source.name.into(), at });
     }
 }
 

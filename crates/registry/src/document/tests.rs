@@ -194,6 +194,70 @@ fn plain_decimals() {
     }
 }
 
+#[test]
+fn conf_is_read_as_seata_writes_it() {
+    let text = r#"
+# a comment
+registry {
+  // another
+  type = "nacos"   # trailing
+  nacos {
+    application = seata-server
+    serverAddr : "127.0.0.1:8848"
+    weight = 2.50, debug = true, group = null
+    empty = ""
+  }
+  "quoted.key" = 1
+}
+registry.nacos.cluster = "default"
+service { vgroupMapping.default_tx_group = "default" }
+registry { nacos { weight = 3 } }
+list = [a, "b c"
+  3]
+mixed = ${host}":"${?port}/x y  // z
+dollar = "${not}"
+long = """a "quoted"
+b""""
+esc = "a	bé\\/"
+"#;
+    let node = parse(Format::Conf, text).unwrap();
+    assert_eq!(
+        node.to_json(),
+        r#"{"registry":{"type":"nacos","nacos":{"application":"seata-server","serverAddr":"127.0.0.1:8848","weight":3,"debug":true,"group":null,"empty":"","cluster":"default"},"quoted.key":1},"service":{"vgroupMapping":{"default_tx_group":"default"}},"list":["a","b c",3],"mixed":"${host}:${port:}/x y","dollar":"\\${not}","long":"a \"quoted\"\nb\"","esc":"a\tbé\\/"}"#
+    );
+    assert_eq!(parse(Format::Conf, "{ a = 1 }").unwrap().to_json(), r#"{"a":1}"#);
+    assert_eq!(parse(Format::Conf, "").unwrap().to_json(), "{}");
+    assert_eq!(parse(Format::Conf, "a = 1\na { b = 2 }\na.c = 3").unwrap().to_json(), r#"{"a":{"b":2,"c":3}}"#);
+}
+
+#[test]
+fn conf_errors_have_places() {
+    for (text, message) in [
+        ("a = 127.0.0.1:8848", "f:1:14: unexpected `:` after the value (quote the value)"),
+        ("a = version >= 2", "f:1:14: unexpected `=` after the value (quote the value)"),
+        ("a {\n b = 1", "f:1:3: `{` is never closed"),
+        ("a = [1", "f:1:5: `[` is never closed"),
+        ("a = \"x", "f:1:5: `\"` is never closed on its line"),
+        ("a = ", "f:1:5: expected a value, found the end of the line (quote the value)"),
+        ("a", "f:1:2: expected `=`, `:` or `{` after the key (expected =, :, {)"),
+        ("= 1", "f:1:1: expected a key, found `=`"),
+        ("a..b = 1", "f:1:3: the key has an empty part"),
+        ("include \"x.conf\"\n", "f:1:1: `include` is not read (copy the included settings into this file)"),
+        ("a = {} {}", "f:1:8: joining objects or lists is not read"),
+        ("a += 1", "f:1:3: `+=` is not read"),
+        ("a = 1 }", "f:1:7: expected a key, found `}`"),
+        ("a = \"\\q\"", "f:1:6: unknown escape (write `\\\\` for a backslash)"),
+        (
+            "registry { type = \"file\" file { name = \"f\" } }",
+            "f:1:31: unexpected `{` after the value (quote the value)",
+        ),
+    ] {
+        assert_eq!(fail(Format::Conf, text), message, "{text}");
+    }
+    assert!(parse(Format::Conf, &"a {".repeat(100_000)).is_err());
+    assert!(parse(Format::Conf, &format!("{} = 1", vec!["a"; 2000].join("."))).is_err());
+}
+
 proptest! {
     /// Whatever JSON text a value gives reads back as the same value.
     #[test]
@@ -209,10 +273,13 @@ proptest! {
     /// No input makes a reader panic, and every error has a place inside the text.
     #[test]
     fn readers_are_total(text in "\\PC{0,200}|[-:{}\\[\\],#&*!|>'\"%@` \n\ta-c0-9=.\\\\u]{0,200}") {
-        for format in [Format::Yaml, Format::Json, Format::Toml, Format::Properties] {
+        for format in [Format::Yaml, Format::Json, Format::Toml, Format::Properties, Format::Conf] {
             let source = Source::new("", &text);
             match source.parse_all(format) {
-                Ok(nodes) => for node in nodes { let _ = node.to_json(); },
+                Ok(nodes) => for node in nodes {
+                    let _ = node.to_json();
+                    prop_assert_eq!(source.lines().position(node.span.end), source.position(node.span.end));
+                },
                 Err(error) => prop_assert!(error.at.unwrap().line as usize <= text.lines().count() + 1),
             }
         }

@@ -26,8 +26,9 @@ pub struct Inventory {
 pub(crate) struct ColumnData {
     pub(crate) codes: Vec<u32>,
     pub(crate) values: Vec<Parsed>,
+    /// Instances per value.
+    counts: Vec<usize>,
     numbers: HashMap<Parsed, u32>,
-    present: usize,
 }
 
 impl Inventory {
@@ -51,14 +52,16 @@ impl Inventory {
             let code = *column.numbers.entry(value.clone()).or_insert(next);
             if code == next {
                 column.values.push(value);
+                column.counts.push(0);
             }
-            column.codes.resize(row, crate::Column::ABSENT);
-            if column.codes.len() == row {
+            if column.codes.len() <= row {
+                column.codes.resize(row, crate::Column::ABSENT);
                 column.codes.push(code);
-                column.present += 1;
             } else {
-                column.codes[row] = code;
+                let before = std::mem::replace(&mut column.codes[row], code);
+                column.counts[before as usize] -= 1;
             }
+            column.counts[code as usize] += 1;
         }
     }
 
@@ -79,21 +82,34 @@ impl Inventory {
 
     /// How many instances have the key.
     pub fn present(&self, key: &str) -> usize {
-        self.columns.get(key).map_or(0, |column| column.present)
+        self.columns.get(key).map_or(0, |column| column.counts.iter().sum())
     }
 
-    /// The distinct values of a key with the number of instances that have each, in order of first appearance.
+    /// The distinct values of a key with the number of instances that have each (zero where a later value
+    /// of the same instance took its place), in order of first appearance.
     pub fn values(&self, key: &str) -> impl Iterator<Item = (&Parsed, usize)> {
-        self.columns.get(key).into_iter().flat_map(|column| {
-            column
-                .values
-                .iter()
-                .enumerate()
-                .map(|(code, value)| (value, column.codes.iter().filter(|have| **have as usize == code).count()))
-        })
+        self.columns.get(key).into_iter().flat_map(|column| column.values.iter().zip(column.counts.iter().copied()))
     }
 
     pub(crate) fn column(&self, key: &str) -> Option<&ColumnData> {
         self.columns.get(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_and_the_last_one_of_an_instance_wins() {
+        let mut inventory = Inventory::new();
+        inventory.add([("a", Parsed::text("1")), ("a", Parsed::text("2"))]);
+        inventory.add([("b", Parsed::text("1"))]);
+        inventory.add([("a", Parsed::text("2"))]);
+        let counts: Vec<(&str, usize)> = inventory.values("a").map(|(value, count)| (value.as_text(), count)).collect();
+        assert_eq!(counts, [("1", 0), ("2", 2)]);
+        assert_eq!([inventory.present("a"), inventory.present("b"), inventory.present("c")], [2, 1, 0]);
+        let column = inventory.column("a").expect("a key");
+        assert_eq!(column.codes, [1, crate::Column::ABSENT, 1]);
     }
 }

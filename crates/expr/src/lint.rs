@@ -370,7 +370,7 @@ impl<'a> Linter<'a> {
         let mut bad = Vec::new();
         let mut padded = Vec::new();
         let (mut bad_count, mut padded_count) = (0, 0);
-        for (value, instances) in inventory.values(&key) {
+        for (value, instances) in inventory.values(&key).filter(|(_, instances)| *instances > 0) {
             if !reads(value, of) {
                 bad.push(value.as_text());
                 bad_count += instances;

@@ -6,7 +6,7 @@
 use crate::ast::{Ast, Comparison, Literal, Operand, Order, Subject, Test};
 use crate::error::{ParseError, position};
 use crate::lexer::{self, Kind, Token, tokens};
-use crate::pattern::{Glob, Pattern};
+use crate::pattern::{self, Glob, Pattern};
 use crate::print::{key_text, literal_text, looks_like_value};
 
 /// Longest text, in bytes.
@@ -25,7 +25,7 @@ pub(crate) fn parse(source: &str) -> Result<Ast, ParseError> {
         let message = format!("an expression of {} bytes is longer than {BYTES_MAX}", source.len());
         return Err(lexer::error(source, 0..0, "too_long", message));
     }
-    let mut parser = Parser { source, tokens: tokens(source), at: 0, depth: 0, nodes: 0 };
+    let mut parser = Parser { source, tokens: tokens(source), at: 0, depth: 0, nodes: 0, patterns: Vec::new() };
     parser.whole().map_err(|fault| *fault)
 }
 
@@ -35,6 +35,8 @@ struct Parser<'a> {
     at: usize,
     depth: usize,
     nodes: usize,
+    /// Compiled so far; equal ones are shared.
+    patterns: Vec<Pattern>,
 }
 
 impl<'a> Parser<'a> {
@@ -481,9 +483,17 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn pattern(&self) -> Result<Pattern, Fault> {
+    fn pattern(&mut self) -> Result<Pattern, Fault> {
         let (text, escapes) = self.literal("matches")?;
-        Pattern::parse(&text).map_err(|bad| {
+        if let Some(known) = self.patterns.iter().find(|pattern| pattern.as_str() == text) {
+            return Ok(known.clone());
+        }
+        let used: usize = self.patterns.iter().map(Pattern::bytes).sum();
+        let compiled = Pattern::parse(&text, pattern::BYTES_MAX.saturating_sub(used));
+        if let Ok(pattern) = &compiled {
+            self.patterns.push(pattern.clone());
+        }
+        compiled.map_err(|bad| {
             let token = self.peek().span.clone();
             let code = if bad.too_large { "pattern_too_large" } else { "bad_pattern" };
             let quote = usize::from(matches!(self.peek().kind, Kind::Quoted { .. }));
@@ -523,6 +533,9 @@ impl<'a> Parser<'a> {
             }
             (Kind::Word(word), _) if matches!(word.to_ascii_lowercase().as_str(), "and" | "or") => {
                 Some(format!("operators are lower case: {}", word.to_ascii_lowercase()))
+            }
+            (Kind::Word(word), _) if self.operator_ahead(1) || matches!(*word, "not" | "exists" | "lower") => {
+                Some("join two comparisons with `&&` or `||`".to_owned())
             }
             (Kind::Word(_), Kind::Word(_)) => {
                 let mut end = self.at;

@@ -102,8 +102,8 @@ impl Glob {
     }
 }
 
-/// Bytes of the compiled automaton and of the work of compiling it. `\w{1,20}` over all of Unicode takes about 1 MiB.
-const DFA_BYTES_MAX: usize = 4 << 20;
+/// Bytes of all compiled automata of one expression, and of the work of compiling each.
+pub(crate) const BYTES_MAX: usize = 4 << 20;
 /// Bytes of the intermediate program; `\w{100}` is near it.
 const NFA_BYTES_MAX: usize = 1 << 20;
 /// Nested groups, so that compiling does not recurse without end.
@@ -136,7 +136,8 @@ impl BadPattern {
 }
 
 impl Pattern {
-    pub(crate) fn parse(text: &str) -> Result<Self, BadPattern> {
+    /// Compiles a pattern that may take so many bytes.
+    pub(crate) fn parse(text: &str, bytes: usize) -> Result<Self, BadPattern> {
         let hir = regex_syntax::ParserBuilder::new()
             .nest_limit(NEST_MAX)
             .build()
@@ -155,8 +156,8 @@ impl Pattern {
                 dense::Config::new()
                     .start_kind(StartKind::Anchored)
                     .match_kind(MatchKind::All)
-                    .dfa_size_limit(Some(DFA_BYTES_MAX))
-                    .determinize_size_limit(Some(DFA_BYTES_MAX)),
+                    .dfa_size_limit(Some(bytes))
+                    .determinize_size_limit(Some(bytes)),
             )
             .build_from_nfa(&nfa)
             .map_err(|error| size_error(&error, error.is_size_limit_exceeded()))?;
@@ -165,6 +166,11 @@ impl Pattern {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// What it takes of [`BYTES_MAX`].
+    pub(crate) fn bytes(&self) -> usize {
+        self.dfa.memory_usage()
     }
 
     pub(crate) fn matches(&self, text: Text<'_>, lower: bool) -> bool {

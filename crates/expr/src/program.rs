@@ -393,7 +393,14 @@ impl Atom {
                         Order::Le => left <= right,
                     };
                 }
-                _ => None,
+                _ => match left.as_list() {
+                    // The original compares the list's printed form, and no value it reads contains a space.
+                    Some(items) => {
+                        let same = right.as_str().is_some_and(|text| is_printed_list(items, text));
+                        return !order.is_ordered() && same == (order == Order::Eq);
+                    }
+                    None => None,
+                },
             },
             Kind::Text => None,
             Kind::Auto if quoted => None,
@@ -446,6 +453,9 @@ fn versions(left: Value<'_>, right: Value<'_>, lower: bool) -> Option<Ordering> 
     if lower {
         return printed_versions(left, right, lower);
     }
+    if let Some(ordering) = left.cmp_parsed_versions(right) {
+        return Some(ordering);
+    }
     let Ok(right_version) = right.ready_version() else { return printed_versions(left, right, lower) };
     let right_version = right_version?;
     match left.ready_version() {
@@ -490,6 +500,16 @@ fn elements(set: Value<'_>, mut test: impl FnMut(Text<'_>) -> bool) -> bool {
     match text {
         Text::Str(text) => text.split(',').map(str::trim).any(|piece| !piece.is_empty() && test(Text::Str(piece))),
         bytes @ Text::Bytes(_) => test(bytes),
+    }
+}
+
+/// Whether a text without spaces is what Java prints for a list: `[a]`; longer ones have spaces.
+fn is_printed_list(items: &[Box<str>], text: &str) -> bool {
+    let inner = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    match items {
+        [] => inner == Some(""),
+        [only] => inner == Some(&**only),
+        _ => false,
     }
 }
 

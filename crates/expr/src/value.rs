@@ -290,6 +290,16 @@ impl<'a> Value<'a> {
         }
     }
 
+    /// Both sides as versions, where that was decided beforehand and takes no look at the text.
+    pub(crate) fn cmp_parsed_versions(self, other: Value<'_>) -> Option<Ordering> {
+        match (self, other) {
+            (Value::Parsed(Parsed { version: Some(left), .. }), Value::Parsed(Parsed { version: Some(right), .. })) => {
+                left.cmp_parts(right)
+            }
+            _ => None,
+        }
+    }
+
     pub(crate) fn version<'b>(self, lower: bool, buffer: &'b mut TextBuffer) -> Option<Version<'b>>
     where
         'a: 'b,

@@ -198,6 +198,15 @@ impl Form {
         Some(Form { parts: version.parts, wide: version.wide, core: span(version.core), pre: span(version.pre) })
     }
 
+    /// The order, where the numeric parts tell it.
+    pub(crate) fn cmp_parts(&self, other: &Form) -> Option<Ordering> {
+        if self.wide || other.wide {
+            return None;
+        }
+        let releases = self.pre.1 == 0 && other.pre.1 == 0;
+        Some(self.parts.cmp(&other.parts)).filter(|order| order.is_ne() || releases)
+    }
+
     /// The version again; `text` is the one it was parsed from.
     pub(crate) fn of<'a>(&self, text: &'a str) -> Version<'a> {
         let part = |(start, end): (u32, u32)| text.get(start as usize..end as usize).unwrap_or("");

@@ -252,9 +252,11 @@ fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
     let literals = literals(atoms);
     let other = something_else(&literals);
     let mut samples = vec![Sample::Missing];
+    let ranged = atoms.iter().any(|atom| matches!(atom.check, Check::InRange(_)));
     if kind == Kind::Set || is_set {
         let items: BTreeSet<&str> = literals.iter().map(|literal| literal.value.as_text()).collect();
-        if items.len() > 8 {
+        // A range reads a set's text as one version, which no list shows.
+        if items.len() > 8 || ranged {
             return None;
         }
         for chosen in 0..1u32 << items.len() {
@@ -264,6 +266,8 @@ fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
                 samples.push(Sample::Value(Parsed::list(picked.chain(other).map(Box::from))));
             }
         }
+    }
+    if kind == Kind::Set {
         return Some(samples);
     }
     let mut texts: BTreeSet<String> = [String::new(), other].into();
@@ -272,7 +276,6 @@ fn samples(atoms: &[&Atom], is_set: bool) -> Option<Vec<Sample>> {
         let numbers = literals.iter().map(|literal| literal.value.as_text().trim());
         number_samples(numbers.filter(|text| Decimal::parse(text).is_some()).collect(), &mut texts);
     }
-    let ranged = atoms.iter().any(|atom| matches!(atom.check, Check::InRange(_)));
     if kind == Kind::Version || ranged {
         version_samples(&literals, atoms, &mut texts);
     }

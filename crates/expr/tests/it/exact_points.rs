@@ -389,6 +389,16 @@ fn routing_5_5_point_09_patterns() {
 }
 
 #[test]
+fn routing_5_5_point_09_patterns_share_one_budget() {
+    // One counted class of all of Unicode fits; forty different ones do not, and equal ones are compiled once.
+    let one = |count: usize| format!("k matches \"\\\\w{{1,{count}}}\"");
+    assert!(Expr::parse(&one(20)).is_ok());
+    assert!(Expr::parse(&vec![one(20); 40].join(" || ")).is_ok());
+    let many: Vec<String> = (10..50).map(one).collect();
+    assert_eq!(error(&many.join(" || ")).code, "pattern_too_large");
+}
+
+#[test]
 fn routing_5_5_point_10_empty() {
     yes(&instance("k="), &["exists(k)", "k == \"\"", "k == ''", "k != x", "k like \"\"", ""]);
     no(&instance("k="), &["k == x", "k > 0", "k <= 0"]);
@@ -529,6 +539,8 @@ fn routing_5_5_summary_suggested_fixes() {
         ("a == `b`", "the right side is a value, not a key: write b"),
         ("exists(\"a\")", "a key is written without quotes: exists(a)"),
         ("env == blue green && a == 1", "a value with spaces needs quotes: env == \"blue green\""),
+        ("version >= 2.3 env == prod", "join two comparisons with `&&` or `||`"),
+        ("version >= 2.3 exists(a)", "join two comparisons with `&&` or `||`"),
         ("lower(env) == blue green", "a value with spaces needs quotes: lower(env) == \"blue green\""),
         ("$reg.x == 1", "did you mean `$req`?"),
         ("$request.x == 1", "did you mean `$req`?"),

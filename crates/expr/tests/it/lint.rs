@@ -117,6 +117,23 @@ fn satisfiable_after_all() {
 }
 
 #[test]
+fn a_set_that_is_one_version_is_in_a_range() {
+    let found = findings("!(tags in range \"~0\")", &[("tags", "set")], None);
+    assert_eq!(found, [], "tags=0 does not satisfy it");
+}
+
+#[test]
+fn keys_with_lists_today_may_hold_both() {
+    let mut inventory = Inventory::new();
+    inventory.add([("k", Parsed::list(["a", "b"].map(Box::from)))]);
+    inventory.add([("k", Parsed::text("2"))]);
+    for text in ["k == a && k == b", "k > 1"] {
+        let found = findings(text, &[], Some(&inventory));
+        assert!(!found.iter().any(|f| f.code == "unsatisfiable" || f.code == "matches_none"), "{text}: {found:?}");
+    }
+}
+
+#[test]
 fn tautology() {
     for text in
         ["exists(a) || !exists(a)", "!(a == 1) || a == 1", "!(version >= 3 && version < 2)", "!(a == 1) || !(a == 2)"]

@@ -5,6 +5,7 @@ mod exact_points;
 mod lint;
 mod missing_keys;
 mod properties;
+mod reference_page;
 mod routing_table;
 mod seata_dialect;
 mod support;

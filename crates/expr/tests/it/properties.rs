@@ -163,7 +163,7 @@ fn bound(expr: &Expr) -> (Program, KeyTable) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
     fn printing_and_parsing_change_nothing(text in expression(), row in row(), context in context()) {

@@ -286,6 +286,15 @@ fn seata_3_4_row_14_blank_passes() {
 }
 
 #[test]
+fn seata_3_2_lists_are_compared_as_printed() {
+    let case = Case::default().list("one", &["a"]).list("two", &["a", "b"]);
+    check(
+        &case,
+        &[("one == [a]", T), ("one == a", F), ("one != a", T), ("two == a,b", F), ("two != a", T), ("two > 1", F)],
+    );
+}
+
+#[test]
 fn the_atoms_of_the_dialect_have_texts() {
     let expr = Expr::parse_as("(env =  prod) || v3 != 1", Dialect::Seata).unwrap();
     let case = worked();

@@ -112,3 +112,12 @@ impl Context for Bound<'_> {
         values.iter().find(|(key, _)| **key == **name).map(|(_, value)| value.as_str())
     }
 }
+
+#[test]
+fn what_threads_share_can_be_shared() {
+    fn shared<T: Send + Sync + Clone>() {}
+    shared::<Expr>();
+    shared::<Program>();
+    shared::<KeyTable>();
+    shared::<Parsed>();
+}

@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::expr::ExprCommand;
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Out, tell};
+use crate::route::RouteCommand;
 use crate::simulate::SimulateCommand;
 use crate::status::{self, Status};
 use crate::usage;
@@ -33,6 +34,9 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Explain, pick, lint, compare and simulate on a real registry
+    #[command(subcommand)]
+    Route(Box<RouteCommand>),
     /// Evaluate, check and format expressions
     #[command(subcommand)]
     Expr(ExprCommand),
@@ -89,6 +93,7 @@ fn run(args: Vec<OsString>, format: Format) -> Outcome {
             out.raw(&Cli::command().render_help().ansi().to_string())?;
             Ok(Status::Done)
         }
+        Some(Command::Route(command)) => command.run(&mut out),
         Some(Command::Expr(command)) => command.run(&mut out),
         Some(Command::Simulate(command)) => command.run(&mut out),
         Some(Command::Completions { shell }) => {

@@ -7,7 +7,9 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
+use metaroute_core::RuleError;
 use metaroute_expr::{BindError, ParseError};
+use metaroute_registry::ConfigError;
 use serde::Serialize;
 
 use crate::output::{BAD, Format, STRONG, paint};
@@ -102,6 +104,38 @@ impl Failure {
             excerpt: excerpt(source, error.line, error.column, 1),
             ..Self::usage("bad_expression", error.unsupported.message.clone())
         }
+    }
+
+    /// A file that cannot be used; its line is shown where it can still be read.
+    pub(crate) fn config(error: &ConfigError, status: Status) -> Self {
+        let file = (!error.file.is_empty()).then(|| error.file.to_string());
+        let text = file.as_deref().and_then(|file| std::fs::read_to_string(file).ok());
+        let mut failure = Self::new(status, error.code, error.message.to_string());
+        failure.expected = error.expected.to_vec();
+        failure.hint = error.hint.as_deref().map(str::to_owned);
+        match error.at {
+            Some(at) => {
+                failure.excerpt = text.and_then(|text| excerpt(&text, at.line, at.column, 1));
+                failure.at = Some(At { file, line: at.line, column: at.column });
+            }
+            None => {
+                if let Some(file) = file {
+                    failure.message = format!("{file}: {}", failure.message);
+                }
+            }
+        }
+        failure
+    }
+
+    /// A rule set that cannot be used.
+    pub(crate) fn rules(error: &RuleError) -> Self {
+        let mut message = error.to_string();
+        let mut cause = std::error::Error::source(error);
+        while let Some(error) = cause {
+            let _ = write!(message, ": {error}");
+            cause = error.source();
+        }
+        Self::usage("bad_rules", message)
     }
 
     /// Output that could not be written. A reader that went away (`| head`) is no failure at all.

@@ -10,9 +10,12 @@ mod expr;
 mod failure;
 mod output;
 mod pairs;
+mod route;
 mod simulate;
+mod source;
 mod status;
 mod usage;
+mod wire;
 
 use std::process::ExitCode;
 

@@ -73,7 +73,10 @@ impl Out {
     }
 
     /// A table.
-    pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
+    pub(crate) fn table(&mut self, table: &mut Table) -> io::Result<()> {
+        for column in table.column_iter_mut() {
+            column.set_padding((0, 2));
+        }
         for line in table.lines() {
             self.line(line.trim_end())?;
         }
@@ -89,7 +92,9 @@ impl Out {
 /// A table with this heading: as wide as the terminal, or as wide as it wants where there is none.
 pub(crate) fn table(heading: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(heading.iter().map(|h| paint(STRONG, h)));
+    table
+        .load_style(presets::NOTHING)
+        .set_header(heading.iter().map(|h| if h.is_empty() { String::new() } else { paint(STRONG, h) }));
     if io::stdout().is_terminal()
         && let Some((terminal_size::Width(width), _)) = terminal_size::terminal_size()
     {

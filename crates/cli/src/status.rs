@@ -13,6 +13,8 @@ pub(crate) enum Status {
     Usage = 2,
     /// A server or registry could not be reached.
     Unreachable = 3,
+    /// Not allowed: authentication, permission, quota.
+    Denied = 4,
     /// A bug of ours.
     Bug = 70,
 }

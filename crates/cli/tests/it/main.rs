@@ -1,6 +1,11 @@
 //! The real binary, run as a person or a script runs it.
 
+mod cases;
 mod command_line;
 mod expr;
+mod fleet;
+mod import;
+mod nacos_rule;
+mod route;
 mod run;
-mod simulate;
+mod watch;

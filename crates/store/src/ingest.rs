@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::batch::{Expected, PositionChange};
 use crate::error::{Error, Result};
 use crate::key::{self, Lane};
-use crate::record::{self, FORMAT, Reader, RecordError, put_block, put_varint, seal};
+use crate::record::{self, FORMAT, Kind, Reader, Record, RecordError, put_block, put_varint, seal};
 use crate::state::{Totals, decode_plain};
 use crate::table::Table;
 use crate::value::Value;
@@ -95,6 +95,26 @@ impl Chunk {
         self.bytes += key.len() + value.len() + 48;
         self.rows.push((key, value));
         Ok(())
+    }
+
+    /// Adds a row or tombstone in stored form without format byte and checksum; true for a row.
+    pub(crate) fn push_stored(&mut self, id: u64, body: &[u8]) -> Result<bool> {
+        let key = key::row(self.table.id(), id);
+        let damaged = |e| Error::record(&key, e);
+        let mut value = Vec::with_capacity(body.len() + 5);
+        value.push(FORMAT);
+        value.extend_from_slice(body);
+        seal(&key, &mut value);
+        let record = Record::read(&key, &value).map_err(damaged)?;
+        let version = record.version();
+        match record.kind {
+            Kind::Void => Err(damaged(RecordError::Bad("kind"))),
+            Kind::Tombstone => self.push_tombstone(version, id).map(|()| false),
+            Kind::Live => {
+                let row = self.table.values(id, &record).map_err(damaged)?;
+                self.push(version, row).map(|()| true)
+            }
+        }
     }
 
     fn see(&mut self, id: u64, version: &Version) -> Result<()> {

@@ -62,6 +62,7 @@ mod retention;
 mod writer;
 
 mod check;
+mod checkpoint;
 mod filter;
 mod query;
 mod view;
@@ -75,6 +76,7 @@ mod store;
 
 pub use batch::{ATTRIBUTE_NAME_MAX, Applied, Batch, Expected, Outcome};
 pub use check::{CheckReport, Dumped, Problem, TableReport};
+pub use checkpoint::{CheckpointLimits, CheckpointSummary, verify_checkpoint};
 pub use error::{Error, Result};
 pub use filter::Filter;
 pub use gate::{Debt, GateLimits, GateState};

@@ -295,7 +295,7 @@ fn copy_aside(path: &Path, files: &[PathBuf]) -> Result<PathBuf> {
     fs::create_dir_all(&copy).map_err(|e| Error::io("cannot make", &copy, e))?;
     for file in files {
         let name = file.file_name().unwrap_or_default();
-        if let Err(e) = fs::copy(file, copy.join(name)) {
+        if let Err(e) = journal::copy(file, &copy.join(name)) {
             let _ = fs::remove_dir_all(&copy);
             return Err(Error::io("cannot copy", file, e));
         }

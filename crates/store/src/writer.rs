@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 
 use crate::apply::{Cache, Delta, Layers};
-use crate::batch::{Applied, Batch};
+use crate::batch::{Applied, Batch, Expected};
 use crate::engine::{Engine, Failure, WriteSet};
 use crate::error::{Error, Result};
 use crate::gate::{Gate, GateState};
 use crate::ingest::{Chunk, Intent};
-use crate::key::{self, TableId};
+use crate::key::{self, Lane, TableId};
 use crate::opening::{self, Opened};
 use crate::options::{Durability, OpenOptions};
 use crate::pending::{Pending, Promise, pending};
@@ -281,7 +281,10 @@ impl Writer {
             self.serve(requests);
             self.tick();
         }
-        self.shut();
+        let path = self.shared.path.clone();
+        if let Err(error) = self.shut() {
+            tracing::warn!(path = %path.display(), %error, "store did not close cleanly");
+        }
     }
 
     /// The next requests that belong together: as many batches as one commit takes, or one other
@@ -508,7 +511,7 @@ impl Writer {
         error
     }
 
-    fn ingest(&mut self, chunk: Chunk, deadline: Instant) -> Result<u64> {
+    pub(crate) fn ingest(&mut self, chunk: Chunk, deadline: Instant) -> Result<u64> {
         let engine = self.engine()?;
         let table = self.table(chunk.table.id(), chunk.table.name())?;
         let (Some(first), Some(last)) = (chunk.first, chunk.last) else { return Ok(0) };
@@ -669,15 +672,49 @@ impl Writer {
         Ok(())
     }
 
-    fn shut(mut self) {
+    /// Takes over what a checkpoint says of a table, before its rows.
+    pub(crate) fn restore_state(&mut self, table: &Table, state: TableState) -> Result<()> {
+        let engine = self.engine()?;
+        let mut delta = Delta::default();
+        // Ids count from the rows to come; generations of counters start anew.
+        let state = TableState { highest_id: None, counter_generation: 0, ..state };
+        delta.states.insert(table.id(), state);
+        self.commit(&engine, delta)
+    }
+
+    /// Takes over positions and named values, after the rows they belong to.
+    pub(crate) fn restore_names(
+        &mut self,
+        positions: Vec<(Lane, Vec<u8>)>,
+        attributes: Vec<(String, Vec<u8>)>,
+    ) -> Result<()> {
+        let engine = self.engine()?;
+        let mut batch = Batch::new();
+        for (lane, position) in positions {
+            batch.set_position(lane, Expected::Any, Some(position));
+        }
+        for (name, value) in attributes {
+            batch.set_attribute(&name, Some(value))?;
+        }
+        let view = self.shared.view()?;
+        let mut delta = Delta::default();
+        Layers::new(view.snapshot(), &self.cache, &mut delta).apply(batch)?;
+        self.commit(&engine, delta)
+    }
+
+    /// Flushes, syncs and closes the engine, and notes that the stop was clean.
+    pub(crate) fn shut(mut self) -> Result<()> {
         self.shared.published.store(None);
         *lock(&self.shared.engine) = None;
-        let Some(engine) = self.engine.take() else { return };
-        let whole = self.shared.failed().is_none()
-            && engine.flush(Duration::from_secs(30)).and_then(|()| engine.sync()).is_ok();
-        drop(engine);
-        if whole {
-            opening::mark_clean(&self.shared.path);
+        let Some(engine) = self.engine.take() else { return Ok(()) };
+        if let Some(error) = self.shared.failed() {
+            return Err(error);
         }
+        let flushed = engine.flush(Duration::from_secs(30)).and_then(|()| engine.sync());
+        drop(engine);
+        flushed
+            .map_err(|failure| Error::Failed { disk_full: failure.is_disk_full(), reason: failure.reason().into() })?;
+        opening::mark_clean(&self.shared.path);
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Random steps against the store and against a model that fits on a page.
 //!
-//! `METAROUTE_MODEL_RUNS` sets how many runs of up to 60 steps are made (default 60).
+//! `METAROUTE_MODEL_RUNS` sets how many runs of up to 60 steps are made (default 200).
 
 use metaroute_store::{OpenOptions, Store};
 use proptest::prelude::*;
@@ -53,7 +53,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn runs() -> u32 {
-    std::env::var("METAROUTE_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(60)
+    std::env::var("METAROUTE_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(200)
 }
 
 /// In memory where the machine has such a place: thousands of runs open thousands of stores.

@@ -62,17 +62,24 @@ pub(crate) enum Test {
 
 /// The comparison operators proper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Order {
+pub enum Order {
+    /// `==`
     Eq,
+    /// `!=`
     Ne,
+    /// `>`
     Gt,
+    /// `>=`
     Ge,
+    /// `<`
     Lt,
+    /// `<=`
     Le,
 }
 
 impl Order {
-    pub(crate) fn symbol(self) -> &'static str {
+    /// As it is written.
+    pub fn symbol(self) -> &'static str {
         match self {
             Order::Eq => "==",
             Order::Ne => "!=",
@@ -84,7 +91,7 @@ impl Order {
     }
 
     /// Whether it asks for less or more, not only for equal or not.
-    pub(crate) fn is_ordered(self) -> bool {
+    pub fn is_ordered(self) -> bool {
         !matches!(self, Order::Eq | Order::Ne)
     }
 

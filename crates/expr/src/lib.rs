@@ -57,7 +57,7 @@ pub use error::{BindError, ParseError};
 pub use expr::{Dialect, Expr, UnknownDialect};
 pub use inventory::Inventory;
 pub use lint::{Finding, LintInput, Severity, lint};
-pub use program::{Atom, Column, Columns, Decision, Node, Outcome, Program, Scratch};
+pub use program::{Atom, Column, Columns, Decision, Node, Order, Outcome, Program, Scratch};
 pub use schema::{
     Attribute, Context, Key, KeyId, KeyTable, Record, Schema, SlotId, SlotScope, UnknownAttribute, Unsupported,
 };

@@ -160,7 +160,14 @@ impl<'a> Linter<'a> {
         let at = comparison.at;
         let name = subject_text(&comparison.left);
         match &comparison.test {
-            Test::Exists | Test::InRange(_) | Test::Matches(_) | Test::Never(_) => {}
+            Test::Exists => {
+                if let Subject::Slot { optional: true, .. } = comparison.left {
+                    let message =
+                        format!("`exists({name}?)` is dropped where `{name}` is absent, so it is never false");
+                    self.warning(at, "optional_exists", message, Some(format!("write exists({name})")));
+                }
+            }
+            Test::InRange(_) | Test::Matches(_) | Test::Never(_) => {}
             Test::Like(glob) => {
                 if glob.matches_all() {
                     let hint = Some(format!("write exists({name})"));

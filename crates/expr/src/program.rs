@@ -6,7 +6,8 @@
 
 use std::cmp::Ordering;
 
-use crate::ast::{Literal, Order};
+use crate::ast::Literal;
+pub use crate::ast::Order;
 use crate::pattern::{Glob, Pattern};
 use crate::schema::{Context, KeyId, Record, SlotId};
 use crate::types::{TimeUnit, Type};
@@ -269,6 +270,26 @@ impl Atom {
             Source::Slot(slot, _) => Some(slot),
             Source::Key(_) => None,
         })
+    }
+
+    /// Operator and literal, where the comparison is `key operator literal` with one of `==` to `<=`: what a planner needs
+    /// to turn a comparison on a sorted column into a place to start.
+    ///
+    /// ```
+    /// use metaroute_expr::{Expr, KeyTable, Order};
+    ///
+    /// let program = Expr::parse("size > 10")?.bind(&mut KeyTable::default())?;
+    /// let (order, literal) = program.atoms()[0].against_literal().unwrap();
+    /// assert_eq!((order, literal.to_string()), (Order::Gt, "10".to_owned()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn against_literal(&self) -> Option<(Order, Value<'_>)> {
+        match (&self.check, self.left) {
+            (Check::Order(order, Right::Literal(literal)), Source::Key(_)) if !self.lower => {
+                Some((*order, Value::Parsed(&literal.value)))
+            }
+            _ => None,
+        }
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = KeyId> {

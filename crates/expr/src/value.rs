@@ -318,7 +318,9 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(crate) fn time(self, unit: TimeUnit) -> Option<i128> {
+    /// The value as a point in time, in nanoseconds since 1970-01-01T00:00:00Z, as a comparison of a key of type `time` in
+    /// this unit reads it.
+    pub fn time(self, unit: TimeUnit) -> Option<i128> {
         match self {
             Value::Time(nanos) => Some(nanos),
             Value::Int(count) => time::from_epoch_integer(count, unit),

@@ -237,6 +237,7 @@ fn smaller_notes() {
     assert_eq!(codes("k like \"*\""), ["like_everything"]);
     assert_eq!(codes("k in (a, b, a)"), ["duplicate_item"]);
     assert_eq!(codes("a == $req.x?"), ["optional_everything"]);
+    assert_eq!(codes("a == 1 && exists($req.x?)"), ["optional_exists"]);
 }
 
 #[test]

@@ -240,3 +240,37 @@ impl Hash for Pattern {
         self.text.hash(state);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_glob_is_the_regex_it_stands_for(glob in "[ab*?]{0,8}", text in "[ab]{0,10}") {
+            let regex = glob.replace('*', ".*").replace('?', ".");
+            let pattern = Pattern::parse(&regex, BYTES_MAX).expect("small");
+            let glob = Glob::parse(&glob).expect("no backslash");
+            prop_assert_eq!(glob.matches(Text::Str(&text), false), pattern.matches(Text::Str(&text), false));
+            let upper = text.to_uppercase();
+            prop_assert_eq!(glob.matches(Text::Str(&upper), true), pattern.matches(Text::Str(&upper), true));
+        }
+
+        #[test]
+        fn a_pattern_is_anchored_whatever_its_shape(text in "[ab]{0,6}") {
+            let full = |pattern: &str| Pattern::parse(pattern, BYTES_MAX).expect("small").matches(Text::Str(&text), false);
+            prop_assert_eq!(full("a|ab|b*"), text == "a" || text == "ab" || text.chars().all(|c| c == 'b'));
+            prop_assert_eq!(full("a??b??"), ["", "a", "b", "ab"].contains(&&*text));
+            prop_assert_eq!(full("^a*$"), text.chars().all(|c| c == 'a'));
+        }
+    }
+
+    #[test]
+    fn bytes_match_as_their_base64() {
+        assert!(Pattern::parse("Zm9v", BYTES_MAX).expect("small").matches(Text::Bytes(b"foo"), false));
+        assert!(Glob::parse("Zm?v").expect("no backslash").matches(Text::Bytes(b"foo"), false));
+        assert!(Glob::parse("zm*").expect("no backslash").matches(Text::Bytes(b"foo"), true));
+    }
+}

@@ -160,3 +160,73 @@ fn civil_from_days(days: i64) -> Option<(i64, i64, i64)> {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     (0..=9999).contains(&year).then_some((year, month, day))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<i128>) {
+        assert_eq!(parse_rfc3339(text), expected, "{text}");
+    }
+
+    #[test]
+    fn known_instants() {
+        check("1970-01-01T00:00:00Z", Some(0));
+        check("1970-01-01", Some(0));
+        check("1969-12-31T23:59:59.999999999Z", Some(-1));
+        check("2024-02-29T12:00:00+02:00", Some(1_709_200_800_000_000_000));
+        check("2024-02-29t10:00:00z", Some(1_709_200_800_000_000_000));
+        check(" 2024-02-29 10:00:00 ", Some(1_709_200_800_000_000_000));
+        check("2016-12-31T23:59:60Z", parse_rfc3339("2017-01-01T00:00:00Z"));
+        check("2024-02-29T10:00:00.1234567890000Z", Some(1_709_200_800_123_456_789));
+        check("0000-01-01T00:00:00Z", Some(-62_167_219_200_000_000_000));
+        check("9999-12-31T23:59:59Z", Some(253_402_300_799_000_000_000));
+    }
+
+    #[test]
+    fn no_instants() {
+        for text in [
+            "",
+            "2024",
+            "2024-2-29",
+            "2023-02-29",
+            "2100-02-29",
+            "2024-13-01",
+            "2024-00-01",
+            "2024-01-00",
+            "2024-01-01T",
+            "2024-01-01T24:00:00Z",
+            "2024-01-01T00:60:00Z",
+            "2024-01-01T00:00:61Z",
+            "2024-01-01T00:00Z",
+            "2024-01-01T00:00:00.Z",
+            "2024-01-01T00:00:00.0000000001Z",
+            "2024-01-01T00:00:00+0100",
+            "2024-01-01T00:00:00+24:00",
+            "2024-01-01T00:00:00ZZ",
+            "2024-01-01X00:00:00Z",
+            "２024-01-01",
+        ] {
+            check(text, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(nanos in -62_167_219_200_000_000_000_i128..253_402_300_800_000_000_000) {
+            let mut text = String::new();
+            write_rfc3339(nanos, &mut text).expect("strings take everything");
+            prop_assert_eq!(parse_rfc3339(&text), Some(nanos), "{}", text);
+        }
+    }
+
+    #[test]
+    fn beyond_four_digits_of_a_year_the_count_is_written() {
+        let mut text = String::new();
+        write_rfc3339(i128::MAX, &mut text).expect("strings take everything");
+        assert_eq!(text, i128::MAX.to_string());
+    }
+}

@@ -362,3 +362,46 @@ impl fmt::Display for Value<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_forms() {
+        for (value, expected) in [
+            (Value::Int(-5), "-5"),
+            (Value::Float(0.1), "0.1"),
+            (Value::Float(1e21), "1000000000000000000000"),
+            (Value::Decimal("2.50"), "2.50"),
+            (Value::Bool(true), "true"),
+            (Value::Time(1_500_000_000), "1970-01-01T00:00:01.5Z"),
+            (Value::Bytes(b""), ""),
+            (Value::Bytes(b"f"), "Zg=="),
+            (Value::Bytes(b"fo"), "Zm8="),
+            (Value::Bytes(b"foo"), "Zm9v"),
+            (Value::Bytes(b"\xff\xfe\xfdx"), "//79eA=="),
+            (Value::List(&["a".into(), "b".into()]), "a,b"),
+        ] {
+            assert_eq!(value.to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn the_longest_float_fits() {
+        for value in
+            [f64::MIN_POSITIVE, -f64::MIN_POSITIVE, f64::from_bits(1), f64::MAX, -f64::MAX, -2.225_073_858_507_201e-308]
+        {
+            let mut buffer = TextBuffer::new();
+            let Text::Str(text) = Value::Float(value).to_text(&mut buffer) else { panic!("{value}") };
+            assert_eq!(text.parse(), Ok(value));
+        }
+    }
+
+    #[test]
+    fn entries_are_equal_by_what_is_written() {
+        assert_eq!(Parsed::text("1"), Parsed::text("1"));
+        assert_ne!(Parsed::text("1"), Parsed::text("1.0"));
+        assert_ne!(Parsed::text("a"), Parsed::list([Box::from("a")]));
+    }
+}

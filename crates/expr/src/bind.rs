@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 
 use crate::ast::{Ast, Comparison, Operand, Subject, Test};
+use crate::atom::{Atom, Check, Kind, Right, Source};
 use crate::error::{BindError, position};
 use crate::expr::Expr;
 use crate::print;
-use crate::program::{Atom, Check, Kind, Node, Program, Right, Source};
+use crate::program::{Node, Program};
 use crate::schema::{Schema, SlotId, Unsupported};
 use crate::{Dialect, Type};
 

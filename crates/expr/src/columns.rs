@@ -4,7 +4,8 @@
 //! tested on the column's dictionary, and a row's answer is one bit picked by the row's code. The tree is combined on
 //! whole bit words. All memory lives in a [`Scratch`] that the caller keeps.
 
-use crate::program::{Atom, Node, Outcome, Program};
+use crate::atom::{Atom, Outcome};
+use crate::program::{Node, Program};
 use crate::schema::{Context, KeyId, Record};
 use crate::value::{Parsed, Value};
 

@@ -32,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod ast;
+mod atom;
 mod bind;
 mod columns;
 pub mod decimal;
@@ -53,11 +54,14 @@ mod types;
 mod value;
 pub mod version;
 
+pub use ast::Order;
+pub use atom::{Atom, Outcome};
+pub use columns::{Column, Columns, Scratch};
 pub use error::{BindError, ParseError};
 pub use expr::{Dialect, Expr, UnknownDialect};
 pub use inventory::Inventory;
 pub use lint::{Finding, LintInput, Severity, lint};
-pub use program::{Atom, Column, Columns, Decision, Node, Order, Outcome, Program, Scratch};
+pub use program::{Decision, Node, Program};
 pub use schema::{
     Attribute, Context, Key, KeyId, KeyTable, Record, Schema, SlotId, SlotScope, UnknownAttribute, Unsupported,
 };

@@ -11,8 +11,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use crate::ast::Literal;
+use crate::atom::{Atom, Check, Kind, Outcome, Right, Source};
 use crate::decimal::Decimal;
-use crate::program::{Atom, Check, Kind, Node, Outcome, Program, Right, Source};
+use crate::program::{Node, Program};
 use crate::schema::KeyId;
 use crate::types::TimeUnit;
 use crate::value::{Parsed, Value};

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::Linter;
 use super::logic::{self, Logic};
 use crate::ast::Ast;
+use crate::atom::{Check, Kind};
 use crate::print;
-use crate::program::{Check, Kind, Node};
+use crate::program::Node;
 use crate::schema::Key;
 
 /// Children of one `&&` or `||` that are compared pair by pair.

@@ -5,7 +5,10 @@ mod connection;
 pub mod live;
 
 pub mod failback;
+pub mod properties;
 pub mod rules_file;
+pub mod seata;
+pub mod spring;
 
 pub use connection::{ConnectError, Connection, connect};
 pub use live::{LiveSelector, NotReady, Rules, RulesError, RulesStatus, ServiceBuilder, Status};

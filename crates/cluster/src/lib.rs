@@ -8,7 +8,9 @@
 pub mod hash;
 pub mod placement;
 pub mod slots;
+pub mod topology;
 
+pub mod cursor;
 pub mod query;
 
 pub mod completeness;
@@ -22,3 +24,4 @@ pub use completeness::Meta;
 pub use failure::{Code, Failure};
 pub use query::{Path, Query, QueryRequest};
 pub use slots::SlotSet;
+pub use topology::Topology;

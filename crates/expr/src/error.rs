@@ -3,6 +3,8 @@
 use std::fmt::{self, Write};
 use std::ops::Range;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 use crate::schema::Unsupported;
 
 /// A text that is no expression.
@@ -109,8 +111,14 @@ fn render(message: &str, source: &str, span: Range<usize>, expected: &[String], 
     let line_end = source[start..].find('\n').map_or(source.len(), |at| start + at);
     let end = floor(source, span.end.clamp(start, line_end));
     // Tabs stay tabs, so that the caret stands under its character whatever their width.
-    let pad: String = source[line_start..start].chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-    let carets = "^".repeat(source[start..end].chars().count().max(1));
+    let pad: String = source[line_start..start]
+        .chars()
+        .flat_map(|c| {
+            let width = if c == '\t' { 1 } else { c.width().unwrap_or(0) };
+            std::iter::repeat_n(if c == '\t' { '\t' } else { ' ' }, width)
+        })
+        .collect();
+    let carets = "^".repeat(source[start..end].width().max(1));
     let line = source[line_start..line_end].trim_end_matches('\r');
     let mut text = format!("{message}\n  {line}\n  {pad}{carets}");
     if !expected.is_empty() {
@@ -128,5 +136,33 @@ fn list(items: &[String]) -> String {
         [] => String::new(),
         [one] => one.clone(),
         [head @ .., last] => format!("{} or {last}", head.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Expr;
+
+    #[track_caller]
+    fn caret(source: &str, expected: &str) {
+        let text = Expr::parse(source).expect_err(source).render(source);
+        assert_eq!(text.lines().nth(2), Some(expected), "{text}");
+    }
+
+    #[test]
+    fn the_caret_stands_under_its_character() {
+        caret("a == b c", "         ^");
+        caret("城市 == 北京 c", "               ^");
+        caret("a == 1 && b == 北京 上海", "                      ^^^^");
+        caret("\ta == b c", "  \t       ^");
+        caret("é == b c", "         ^");
+    }
+
+    #[test]
+    fn only_the_line_in_question_is_shown() {
+        let source = "a == 1 &&\r\nb == c d\r\n&& e == 1";
+        let text = Expr::parse(source).expect_err(source).render(source);
+        assert_eq!(text.lines().nth(1), Some("  b == c d"));
+        assert_eq!(text.lines().nth(2), Some("         ^"));
     }
 }

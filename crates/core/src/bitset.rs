@@ -81,9 +81,14 @@ impl BitSet {
     }
 
     /// The set bits, ascending.
-    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.words.len() * 64).filter(|&bit| self.get(bit))
+        self.words.iter().enumerate().flat_map(|(at, &word)| {
+            std::iter::successors((word != 0).then_some(word), |word| {
+                let rest = word & (word - 1);
+                (rest != 0).then_some(rest)
+            })
+            .map(move |word| at * 64 + word.trailing_zeros() as usize)
+        })
     }
 }
 

@@ -151,7 +151,8 @@ impl<'s, 'c> Candidates<'s, 'c> {
     /// Smooth weighted round robin (nginx, 2012): everybody earns its share, the richest is picked and pays the sum.
     /// Credit belongs to an incarnation and survives changes of weights and members (dubbo #15762).
     fn by_credit(&self, turns: &mut Turns, fresh: impl Fn(usize) -> bool) -> Option<usize> {
-        let slots = self.snapshot.view.fleet.slots();
+        let epochs = &self.snapshot.view.fleet.epochs;
+        let slots = epochs.len();
         if turns.credits.len() < slots {
             turns.credits.resize(slots, (0, 0.0));
         }
@@ -163,7 +164,7 @@ impl<'s, 'c> Candidates<'s, 'c> {
             if share <= 0.0 || !fresh(member) {
                 continue;
             }
-            let epoch = self.entry(member).epoch;
+            let epoch = epochs[slot as usize];
             let credit = &mut turns.credits[slot as usize];
             if credit.0 != epoch {
                 *credit = (epoch, 0.0);

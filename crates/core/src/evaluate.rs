@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use metaroute_expr::{Node, Outcome};
+use metaroute_expr::{KeyId, Node, Outcome};
 use rustc_hash::FxHashMap;
 
 use crate::bitset::BitSet;
@@ -55,10 +55,24 @@ pub(crate) struct View {
     /// Tier by slot, in the order of preference or of `zone_weights`.
     pub(crate) tier: Vec<u16>,
     pub(crate) tiers: usize,
+    /// The slots of each tier; empty when there is one.
+    pub(crate) tier_bits: Vec<BitSet>,
+    /// Slots by value of each key that is compared with request values, where values are few.
+    pub(crate) by_value: FxHashMap<KeyId, ByValue>,
     pub(crate) zone_weights: Vec<f64>,
     /// `host:port` in every spelling an XID may use; filled for the balancer `xid` only.
     pub(crate) by_address: FxHashMap<Box<str>, u32>,
 }
+
+/// The slots of every value of one column.
+#[derive(Clone)]
+pub(crate) struct ByValue {
+    values: Vec<BitSet>,
+    absent: BitSet,
+}
+
+/// Columns with more distinct values than this are compared slot by slot.
+const VALUES_MAX: usize = 64;
 
 /// Reusable working memory of evaluations.
 #[derive(Clone, Default)]
@@ -284,11 +298,38 @@ impl View {
         self.usable.put(at, fit && (self.plan.set.profile == Profile::Seata || self.weighted.get(at)));
     }
 
+    /// Prepares what evaluations of single requests and of zones read, after slots have changed.
+    pub(crate) fn index(&mut self) {
+        use metaroute_expr::{Column, Columns};
+        let slots = self.fleet.slots();
+        self.tier_bits.clear();
+        if self.tiers > 1 {
+            self.tier_bits.resize(self.tiers, BitSet::new(slots));
+            for &slot in &self.fleet.order {
+                self.tier_bits[self.tier[slot as usize] as usize].put(slot as usize, true);
+            }
+        }
+        self.by_value.clear();
+        for &key in &self.plan.request_keys {
+            let Some(column) = self.fleet.column(key).filter(|column| column.values.len() <= VALUES_MAX) else {
+                continue;
+            };
+            let mut found =
+                ByValue { values: vec![BitSet::new(slots); column.values.len()], absent: BitSet::new(slots) };
+            for &slot in &self.fleet.order {
+                let code = column.codes.get(slot as usize).copied().unwrap_or(Column::ABSENT);
+                found.values.get_mut(code as usize).unwrap_or(&mut found.absent).put(slot as usize, true);
+            }
+            self.by_value.insert(key, found);
+        }
+    }
+
     /// Evaluates for one request. Candidates, shares and stage counts are left in `s`; `trace` receives the candidates
-    /// after each stage.
+    /// after each stage. Members are in id order if `ordered`, else in no particular order, which is cheaper.
     pub(crate) fn evaluate<C: Context + ?Sized>(
         &self,
         request: &C,
+        ordered: bool,
         s: &mut Scratch,
         mut trace: Option<&mut Vec<BitSet>>,
     ) -> Verdict {
@@ -338,8 +379,10 @@ impl View {
                     trace.push(s.set.clone());
                 }
                 match outcome {
-                    Ok(StageOutcome::Fallback(n)) => reason.worsen(Reason::Fallback { rule: step.rule, step: n }),
-                    Ok(StageOutcome::Relaxed) => reason.worsen(Reason::Relaxed { rule: step.rule }),
+                    Ok(StageOutcome::Fallback(n)) => {
+                        reason.worsen(Reason::Fallback { rule: step.rule as u16, step: n as u16 })
+                    }
+                    Ok(StageOutcome::Relaxed) => reason.worsen(Reason::Relaxed { rule: step.rule as u16 }),
                     Ok(_) => {}
                     Err(none) => {
                         s.owners.clear();
@@ -353,7 +396,7 @@ impl View {
         }
         s.probes.copy_from(&s.set);
         self.prefer_cluster(s, &mut reason, trace.as_deref_mut());
-        let verdict = self.share_out(s, &mut reason);
+        let verdict = self.share_out(ordered, s, &mut reason);
         if let Some(trace) = trace {
             let mut kept = BitSet::new(self.fleet.slots());
             for (&slot, &open) in s.members.iter().zip(&s.open) {
@@ -478,6 +521,17 @@ impl View {
                         let Some(column) = self.fleet.column(key) else {
                             return true;
                         };
+                        if let Some(by_value) = self.by_value.get(&key) {
+                            if absent == Outcome::True {
+                                out.or(&by_value.absent);
+                            }
+                            for (value, slots) in column.values.iter().zip(&by_value.values) {
+                                if atom.test_value(Some(Value::Parsed(value)), values) == Outcome::True {
+                                    out.or(slots);
+                                }
+                            }
+                            return true;
+                        }
                         // Values are few and repeat: each is tested when it first differs from the one before.
                         let mut last = (metaroute_expr::Column::ABSENT, absent == Outcome::True);
                         for &slot in &self.fleet.order {
@@ -630,10 +684,10 @@ impl View {
     }
 
     /// Tiers, panic, weights: the members and their shares.
-    fn share_out(&self, s: &mut Scratch, reason: &mut Reason) -> Result<(), NoPickReason> {
+    fn share_out(&self, ordered: bool, s: &mut Scratch, reason: &mut Reason) -> Result<(), NoPickReason> {
         let entered = s.set.count();
         let usable = s.set.count_and(&self.usable);
-        let result = self.fill_members(s, reason);
+        let result = self.fill_members(ordered, s, reason);
         let left = s.open.iter().filter(|&&open| open).count();
         let outcome = if result.is_ok() { StageOutcome::Matched } else { StageOutcome::Failed };
         s.stages.push(StageTally { kind: StageKind::Usable, entered, matched: entered, usable, left, outcome });
@@ -645,7 +699,7 @@ impl View {
         result
     }
 
-    fn fill_members(&self, s: &mut Scratch, reason: &mut Reason) -> Result<(), NoPickReason> {
+    fn fill_members(&self, ordered: bool, s: &mut Scratch, reason: &mut Reason) -> Result<(), NoPickReason> {
         let set = &self.plan.set;
         let seata = set.profile == Profile::Seata;
         let counted = self.counted(&s.set);
@@ -667,26 +721,27 @@ impl View {
         let weighted = set.balance.is_weighted();
         s.sums.clear();
         s.sums.resize(s.loads.len(), 0.0);
-        for &slot in &self.fleet.order {
-            let at = slot as usize;
-            if !s.set.get(at) {
-                continue;
-            }
+        let mut visit = |at: usize| {
             let load = s.loads[self.tier[at] as usize];
             let counts = self.fleet.enabled.get(at) && (seata || self.weighted.get(at));
             let open = load.share > 0.0 && (self.usable.get(at) || (load.panic && counts));
             // Hash tables hold the members that are out as well, so that their keys alone move and come back.
             if !open && !(hashed && counts) {
-                continue;
+                return;
             }
             let weight = if weighted && !seata { self.weights[at] } else { 1.0 };
             let weight = weight * self.ramp.get(at).copied().unwrap_or(1.0);
-            s.members.push(slot);
+            s.members.push(at as u32);
             s.open.push(open);
             s.shares.push(weight);
             if open {
                 s.sums[self.tier[at] as usize] += weight;
             }
+        };
+        if ordered {
+            self.fleet.order.iter().map(|&slot| slot as usize).filter(|&at| s.set.get(at)).for_each(&mut visit);
+        } else {
+            s.set.iter().for_each(&mut visit);
         }
         if seata && set.weight_from == WeightFrom::Seata && set.balance == Balance::WeightedRandom {
             return self.seata_weights(s, reason);
@@ -735,12 +790,13 @@ impl View {
         s.tallies.resize(self.tiers, TierHealth::default());
         s.loads.clear();
         s.loads.resize(self.tiers, TierLoad::default());
-        for &slot in &self.fleet.order {
-            let at = slot as usize;
-            if s.set.get(at) && self.fleet.enabled.get(at) && (seata || self.weighted.get(at)) {
-                let tally = &mut s.tallies[self.tier[at] as usize];
-                tally.total += 1;
-                tally.healthy += usize::from(self.usable.get(at));
+        for (tier, tally) in s.tallies.iter_mut().enumerate() {
+            let inside = |at: usize| self.tier_bits.get(tier).map_or(u64::MAX, |bits| bits.words()[at]);
+            for (at, word) in s.set.words().iter().enumerate() {
+                let weight = if seata { u64::MAX } else { self.weighted.words()[at] };
+                let counted = word & inside(at) & weight & self.fleet.enabled.words()[at];
+                tally.total += counted.count_ones() as usize;
+                tally.healthy += (counted & self.usable.words()[at]).count_ones() as usize;
             }
         }
         let Some(zone) = &set.prefer.zone else {

@@ -102,7 +102,7 @@ fn watch<C: Context + ?Sized>(snapshot: &Snapshot, request: &C) -> Watched {
     let view = &snapshot.view;
     let mut scratch = Scratch::default();
     let mut trace = Vec::new();
-    let verdict = view.evaluate(request, &mut scratch, Some(&mut trace));
+    let verdict = view.evaluate(request, true, &mut scratch, Some(&mut trace));
     let pool = Pool::build(view, verdict, &scratch, snapshot.nodes_per_weight, snapshot.pool.as_deref());
     let mut shares = vec![0.0; view.fleet.slots()];
     if let Some(entry) = owner(snapshot, &pool.owners, request, &[]) {

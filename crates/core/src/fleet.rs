@@ -5,7 +5,7 @@
 //! explanations) walks `order`, the slots sorted by id. A metadata value is parsed once, when it enters its column.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use metaroute_expr::{Attribute, Column as ColumnView, Columns, Key, KeyId, Parsed, Record, Value};
 use rustc_hash::FxHashMap;
@@ -21,6 +21,8 @@ pub(crate) struct Entry {
     pub(crate) state: Arc<State>,
     /// Different for every incarnation that ever held a slot of this selector.
     pub(crate) epoch: u64,
+    /// Raised when an outcome asks for a tick soon; one per selector.
+    pub(crate) attention: Arc<AtomicBool>,
 }
 
 /// What picks learn about one incarnation. On cache lines of its own, because every caller writes here.
@@ -142,6 +144,8 @@ impl Column {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet {
     pub(crate) entries: Vec<Option<Arc<Entry>>>,
+    /// Epoch of the holder by slot; 0 for an empty one.
+    pub(crate) epochs: Vec<u64>,
     /// Occupied slots in id order.
     pub(crate) order: Vec<u32>,
     free: Vec<u32>,
@@ -222,6 +226,7 @@ impl Fleet {
         let at = slot as usize;
         if at == self.entries.len() {
             self.entries.push(None);
+            self.epochs.push(0);
             for bits in [&mut self.live, &mut self.enabled, &mut self.healthy] {
                 bits.grow(at + 1);
             }
@@ -229,6 +234,7 @@ impl Fleet {
         self.live.put(at, true);
         self.enabled.put(at, entry.instance.enabled);
         self.healthy.put(at, entry.instance.healthy);
+        self.epochs[at] = entry.epoch;
         self.entries[at] = Some(Arc::new(entry));
     }
 
@@ -251,6 +257,7 @@ impl Fleet {
             self.order.retain(|&slot| live.get(slot as usize));
             for &slot in &gone {
                 if self.entries[slot as usize].take().is_some() {
+                    self.epochs[slot as usize] = 0;
                     self.free.push(slot);
                 }
             }
@@ -321,7 +328,7 @@ mod tests {
 
     fn entry(id: &str, version: &str) -> Entry {
         let instance = Instance::new("h:1".parse().unwrap()).with_id(id).with_meta("version", version);
-        Entry { instance, state: Arc::default(), epoch: 0 }
+        Entry { instance, state: Arc::default(), epoch: 0, attention: Arc::default() }
     }
 
     fn ids(fleet: &Fleet) -> Vec<&str> {

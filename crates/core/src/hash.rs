@@ -47,15 +47,31 @@ pub(crate) struct Member<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Rendezvous {
     members: Box<[(u64, f64)]>,
+    /// All weights are the same, so the largest hash wins without a logarithm.
+    even: bool,
 }
 
 impl Rendezvous {
     pub(crate) fn new(members: &[Member<'_>]) -> Self {
-        Self { members: members.iter().map(|m| (hash_id(m.id, 0), m.weight)).collect() }
+        let first = members.first().map_or(0.0, |m| m.weight);
+        Self {
+            members: members.iter().map(|m| (hash_id(m.id, 0), m.weight)).collect(),
+            even: first > 0.0 && members.iter().all(|m| m.weight == first),
+        }
     }
 
     /// The member a key belongs to among the allowed ones.
     pub(crate) fn lookup(&self, key: u64, allowed: impl Fn(usize) -> bool) -> Option<usize> {
+        if self.even {
+            let mut best: Option<(u64, usize)> = None;
+            for (i, &(id, _)) in self.members.iter().enumerate() {
+                let score = mix64(id ^ key) >> 11;
+                if best.is_none_or(|(top, _)| score > top) && allowed(i) {
+                    best = Some((score, i));
+                }
+            }
+            return best.map(|(_, i)| i);
+        }
         let mut best: Option<(f64, usize)> = None;
         for (i, &(id, weight)) in self.members.iter().enumerate() {
             if weight <= 0.0 || !allowed(i) {

@@ -141,14 +141,15 @@ impl Rejects {
         self.examples.push((id, defect));
     }
 
-    /// The usable part of a list; the first of several instances with one id is kept.
-    pub(crate) fn sift(&mut self, list: Vec<Instance>) -> Vec<Instance> {
-        let mut seen = rustc_hash::FxHashSet::default();
-        let mut good = Vec::with_capacity(list.len());
+    /// The usable part of a list in id order; the first of several instances with one id is kept.
+    pub(crate) fn sift(&mut self, mut list: Vec<Instance>) -> Vec<Instance> {
+        // Lists usually come in some order already, which a stable sort takes one pass to notice.
+        list.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut good: Vec<Instance> = Vec::with_capacity(list.len());
         for instance in list {
             let defect = match instance.defect() {
                 None if good.len() == INSTANCES_MAX => Some(Defect::TooMany(INSTANCES_MAX)),
-                None if !seen.insert(instance.id.clone()) => Some(Defect::DuplicateId),
+                None if good.last().is_some_and(|last| last.id == instance.id) => Some(Defect::DuplicateId),
                 defect => defect,
             };
             match defect {
@@ -188,6 +189,6 @@ mod tests {
         ]);
         assert_eq!(kept.iter().map(|i| i.id.as_str()).collect::<Vec<_>>(), ["a:1", "b"]);
         assert_eq!(rejects.count, 2);
-        assert!(matches!(rejects.examples[1].1, Defect::DuplicateId));
+        assert!(matches!(rejects.examples[0].1, Defect::DuplicateId));
     }
 }

@@ -1,9 +1,9 @@
 //! Counters that picks leave behind, without a shared write per pick.
 //!
-//! A [`crate::Picker`] counts in its own memory and hands the sums over now and then; the convenient form of picking
-//! uses one of a few striped counters.
+//! A [`crate::Picker`] counts in its own memory and hands the sums over now and then, to one of a few striped counters.
+//! A picker that rests keeps what it counted last: the sums may lag by up to 255 picks per picker.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -56,10 +56,6 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn count(&self, verdict: Result<Reason, NoPickReason>) {
-        self.add(verdict, 1);
-    }
-
     fn add(&self, verdict: Result<Reason, NoPickReason>, n: u64) {
         match verdict {
             Ok(reason) => self.picks[reason.kind()].fetch_add(n, Ordering::Relaxed),
@@ -80,9 +76,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The stripe of a draw.
-    pub(crate) fn stripe(&self, draw: u64) -> &Tally {
-        &self.stripes[draw as usize % STRIPES]
+    /// The stripe of this thread.
+    fn stripe(&self) -> &Tally {
+        thread_local!(static STRIPE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        &self.stripes[STRIPE.with(|stripe| *stripe)]
     }
 
     pub(crate) fn count_rule(&self, rule: usize, n: u64) {
@@ -104,10 +102,13 @@ impl Counters {
     }
 }
 
-/// Counts kept by one picker until they are handed over.
+/// Counts kept by one picker until they are handed over: most picks in a row have the same reason, so a run length is
+/// all there is to keep.
 #[derive(Debug, Default)]
 pub(crate) struct LocalCounts {
     last: Option<Result<Reason, NoPickReason>>,
+    /// Revision of the fixed answer that `last` belongs to; 0 when it came from anywhere else.
+    revision: u64,
     run: u64,
 }
 
@@ -115,21 +116,37 @@ pub(crate) struct LocalCounts {
 const RUN_MAX: u64 = 256;
 
 impl LocalCounts {
-    /// Counts one; most picks in a row have the same reason, so a run length is all there is to keep.
+    /// Counts one pick of the fixed answer of a revision, which has one reason.
     #[inline]
+    pub(crate) fn count_fixed(&mut self, revision: u64, reason: Reason, counters: &Counters) {
+        if self.revision == revision && self.run < RUN_MAX {
+            self.run += 1;
+        } else {
+            self.begin(Ok(reason), counters);
+            self.revision = revision;
+        }
+    }
+
+    /// Counts one.
     pub(crate) fn count(&mut self, verdict: Result<Reason, NoPickReason>, counters: &Counters) {
         if self.last == Some(verdict) && self.run < RUN_MAX {
             self.run += 1;
+            self.revision = 0;
         } else {
-            self.flush(counters);
-            self.last = Some(verdict);
-            self.run = 1;
+            self.begin(verdict, counters);
         }
+    }
+
+    #[cold]
+    fn begin(&mut self, verdict: Result<Reason, NoPickReason>, counters: &Counters) {
+        self.flush(counters);
+        self.last = Some(verdict);
+        self.run = 1;
     }
 
     pub(crate) fn flush(&mut self, counters: &Counters) {
         if let Some(verdict) = self.last.take() {
-            counters.stripe(self.run).add(verdict, self.run);
+            counters.stripe().add(verdict, self.run);
             if let Ok(reason) = verdict
                 && let Some(rule) = reason.rule()
             {
@@ -137,5 +154,6 @@ impl LocalCounts {
             }
         }
         self.run = 0;
+        self.revision = 0;
     }
 }

@@ -12,14 +12,14 @@ pub enum Reason {
     /// Rule `rule` (its index in the rule set) used its fallback number `step`, counted from 0.
     Fallback {
         /// Index of the rule as written.
-        rule: usize,
+        rule: u16,
         /// Which entry of its `on_empty`.
-        step: usize,
+        step: u16,
     },
     /// Rule `rule` found nothing and passed its input on.
     Relaxed {
         /// Index of the rule as written.
-        rule: usize,
+        rule: u16,
     },
     /// The caller's cluster had no usable instance.
     CrossCluster,
@@ -73,7 +73,7 @@ impl Reason {
     /// The rule that fell back or relaxed.
     pub fn rule(self) -> Option<usize> {
         match self {
-            Self::Fallback { rule, .. } | Self::Relaxed { rule } => Some(rule),
+            Self::Fallback { rule, .. } | Self::Relaxed { rule } => Some(usize::from(rule)),
             _ => None,
         }
     }

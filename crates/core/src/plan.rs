@@ -90,6 +90,8 @@ pub(crate) struct Plan {
     pub(crate) fixed: Vec<Fixed>,
     /// Request values that change the answer; empty when one answer serves all requests.
     pub(crate) reads: Vec<RequestSlot>,
+    /// Instance keys that are compared with request values.
+    pub(crate) request_keys: Vec<KeyId>,
     pub(crate) balancer: Option<Arc<dyn Balancer>>,
     /// Index of the last step that isolates: what passes it may own a session.
     pub(crate) last_isolation: Option<usize>,
@@ -216,6 +218,7 @@ impl Plan {
             index: FxHashMap::default(),
             fixed: Vec::new(),
             reads: Vec::new(),
+            request_keys: Vec::new(),
         };
         let mut order: Vec<usize> = (0..set.rules.len()).collect();
         if set.profile == Profile::Strict {
@@ -225,9 +228,9 @@ impl Plan {
         for rule in order {
             steps.push(compiler.step(rule, &set.rules[rule], set.profile, extensions)?);
         }
-        let Compiler { keys, sources, atoms, fixed, reads, .. } = compiler;
+        let Compiler { keys, sources, atoms, fixed, reads, request_keys, .. } = compiler;
         let last_isolation = steps.iter().rposition(|step| step.isolates);
-        Ok(Self { set, caller, keys, sources, steps, atoms, fixed, reads, balancer, last_isolation })
+        Ok(Self { set, caller, keys, sources, steps, atoms, fixed, reads, request_keys, balancer, last_isolation })
     }
 
     /// The caller's own value of a key, when it is not blank.
@@ -250,6 +253,9 @@ impl Plan {
         self.reads.is_empty()
     }
 }
+
+/// Most rules of a set and most fallbacks of a rule.
+const RULES_MAX: usize = 1024;
 
 fn check_ranges(set: &RuleSet) -> Result<(), RuleError> {
     let out = |option, value: f64, expected| Err(RuleError::OutOfRange { option, value: value.to_string(), expected });
@@ -285,7 +291,13 @@ fn check_ranges(set: &RuleSet) -> Result<(), RuleError> {
             return out("warmup.aggression", warmup.aggression, "a number above 0");
         }
     }
+    if set.rules.len() > RULES_MAX {
+        return out("rules", set.rules.len() as f64, "at most 1024 rules");
+    }
     for rule in &set.rules {
+        if rule.on_empty.len() > RULES_MAX {
+            return out("on_empty", rule.on_empty.len() as f64, "at most 1024 fallbacks");
+        }
         if let MinUsable::Percent(percent) = rule.min_usable
             && !(0.0..=100.0).contains(&percent)
         {
@@ -304,6 +316,7 @@ struct Compiler<'a> {
     index: FxHashMap<Atom, usize>,
     fixed: Vec<Fixed>,
     reads: Vec<RequestSlot>,
+    request_keys: Vec<KeyId>,
 }
 
 impl Compiler<'_> {
@@ -393,6 +406,7 @@ impl Compiler<'_> {
             atoms.push(if atom.key().is_some_and(|key| dropped.contains(&key)) {
                 AtomSource::Dropped
             } else if atom.slots().any(|slot| self.request_slot(slot).is_some()) {
+                self.request_keys.extend(atom.key().filter(|key| !self.request_keys.contains(key)));
                 AtomSource::Request
             } else {
                 let next = self.atoms.len();

@@ -194,6 +194,10 @@ impl Pool {
             probes.and(&view.half_open);
             probes.and(&view.fleet.enabled);
             probes.and(&view.fleet.healthy);
+            if probes.is_empty() {
+                // No words at all, so that asking again costs nothing.
+                probes = BitSet::default();
+            }
         }
         let shares: Box<[f64]> = scratch.shares.as_slice().into();
         let total: f64 = scratch.members.iter().map(|&slot| view.weights[slot as usize]).sum();

@@ -20,7 +20,6 @@ use rand::rngs::SmallRng;
 pub use picker::{OwnedPick, Pick, Picker};
 
 use crate::choose::Turns;
-use crate::evaluate::Scratch;
 use crate::explain::{Distribution, Explanation};
 use crate::extension::Extensions;
 use crate::hash::mix64;
@@ -57,10 +56,10 @@ pub(crate) struct Shared {
     pub(crate) current: Arc<ArcSwap<Snapshot>>,
     pub(crate) counters: Counters,
     /// Something happened that the next tick should look at soon.
-    pub(crate) attention: AtomicBool,
+    attention: Arc<AtomicBool>,
     builder: Mutex<Builder>,
-    /// State of the convenient form of picking, for balancers that have some.
-    turns: Mutex<(Turns, Scratch)>,
+    /// Different for every selector of the process.
+    number: u64,
     seed: u64,
     pickers: AtomicU64,
 }
@@ -73,13 +72,13 @@ impl Selector {
     pub fn new(rules: RuleSet, options: Options) -> Result<Self, RuleError> {
         let seed = options.seed;
         let (builder, snapshot) = Builder::new(rules, options)?;
-        let turns = Turns::new(SmallRng::seed_from_u64(mix64(seed)), false);
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         let shared = Shared {
             current: Arc::new(ArcSwap::from_pointee(snapshot)),
             counters: Counters::default(),
-            attention: AtomicBool::new(false),
+            attention: Arc::clone(&builder.attention),
             builder: Mutex::new(builder),
-            turns: Mutex::new((turns, Scratch::default())),
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             seed,
             pickers: AtomicU64::new(0),
         };
@@ -179,13 +178,13 @@ impl Selector {
         Picker::new(Arc::clone(&self.shared), Turns::new(SmallRng::seed_from_u64(seed), aligned))
     }
 
-    /// Picks an instance: the convenient form, from any thread. Balancers that keep turns, and requests whose answer is
-    /// not built yet, take a lock here; a [`Picker`] never does.
+    /// Picks an instance: the convenient form, from any thread. It uses a [`Picker`] that the thread keeps for this
+    /// selector; a thread keeps a few and drops those of selectors that nobody else holds.
     ///
     /// # Errors
     /// [`NoPick`] with the reason and the counts per stage.
     pub fn select<C: Context + ?Sized>(&self, request: &C) -> Result<OwnedPick, NoPick> {
-        self.select_next(request, &[])
+        picker::with_own(self, |picker| picker.pick(request).map(Pick::into_owned))
     }
 
     /// Picks an instance that is not among `tried`. When all candidates are, one of them is offered again with reason
@@ -194,7 +193,7 @@ impl Selector {
     /// # Errors
     /// [`NoPick`] with the reason and the counts per stage.
     pub fn select_next<C: Context + ?Sized>(&self, request: &C, tried: &[InstanceId]) -> Result<OwnedPick, NoPick> {
-        picker::select(&self.shared, request, tried)
+        picker::with_own(self, |picker| picker.pick_next(request, tried).map(Pick::into_owned))
     }
 
     /// Says for every instance what kept or dropped it and its exact probability.

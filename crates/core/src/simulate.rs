@@ -89,7 +89,10 @@ fn bind(expr: &Expr, rules: &RuleSet) -> Result<(Program, KeyTable), BindError> 
 
 fn selects(program: &Program, keys: &KeyTable, instance: &Instance) -> bool {
     let mut fleet = Fleet::default().with_keys(keys.keys());
-    let slot = fleet.put(Entry { instance: instance.clone(), state: State::default().into(), epoch: 0 }, keys.keys());
+    let slot = fleet.put(
+        Entry { instance: instance.clone(), state: State::default().into(), epoch: 0, attention: Default::default() },
+        keys.keys(),
+    );
     program.eval(&fleet.record(slot), &())
 }
 

@@ -70,7 +70,7 @@ impl Snapshot {
         scratch: &mut Scratch,
         former: Option<&Pool>,
     ) -> Pool {
-        let verdict = self.view.evaluate(request, scratch, None);
+        let verdict = self.view.evaluate(request, true, scratch, None);
         Pool::build(&self.view, verdict, scratch, self.nodes_per_weight, former)
     }
 

@@ -1,7 +1,7 @@
 //! The writing side of a selector: one lock, one writer, one publication per change or merge window.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -13,7 +13,7 @@ use crate::evaluate::{Known, Scratch, View};
 use crate::extension::Extensions;
 use crate::fleet::{Entry, Fleet, State};
 use crate::hash::socket_text;
-use crate::instance::Instance;
+use crate::instance::{Instance, InstanceId};
 use crate::intake::{Freshness, GuardOptions, Held, Rejects, Update};
 use crate::metrics::{Counters, Metrics};
 use crate::plan::{Plan, RequestSlots, RuleError};
@@ -62,6 +62,7 @@ pub(super) struct Builder {
     warming: usize,
     ramp_at: Option<Duration>,
     ejector: Option<Ejector<u64>>,
+    pub(super) attention: Arc<AtomicBool>,
     scratch: Scratch,
 }
 
@@ -89,6 +90,7 @@ impl Builder {
             warming: 0,
             ramp_at: None,
             ejector,
+            attention: Arc::default(),
             scratch: Scratch::default(),
         };
         let snapshot = builder.snapshot(None);
@@ -134,6 +136,7 @@ impl Builder {
                     let mut list: Vec<Instance> =
                         base.into_iter().filter(|instance| !replaced.contains(instance.id.as_str())).collect();
                     list.extend(upsert);
+                    list.sort_by(|a, b| a.id.cmp(&b.id));
                     self.offer(list, false, now, current);
                 } else {
                     let removed: Vec<&str> = remove.iter().map(|id| id.as_str()).collect();
@@ -186,17 +189,25 @@ impl Builder {
 
     fn install(&mut self, list: Vec<Instance>, known: Known, now: Duration) {
         self.view.known = known;
-        let wanted: FxHashSet<&str> = list.iter().map(|instance| instance.id.as_str()).collect();
         let fleet = &self.view.fleet;
-        let removed: Vec<Box<str>> = fleet
-            .order
-            .iter()
-            .map(|&slot| fleet.entry(slot).instance.id.as_str())
-            .filter(|id| !wanted.contains(id))
-            .map(Into::into)
-            .collect();
-        let removed: Vec<&str> = removed.iter().map(|id| &**id).collect();
-        self.change(list, &removed, now);
+        let mut removed: Vec<InstanceId> = Vec::new();
+        let mut changed: Vec<Instance> = Vec::new();
+        // Both sides are in id order.
+        let mut list = list.into_iter().peekable();
+        for &slot in &fleet.order {
+            let old = &fleet.entry(slot).instance;
+            while let Some(new) = list.next_if(|new| new.id < old.id) {
+                changed.push(new);
+            }
+            match list.next_if(|new| new.id == old.id) {
+                Some(new) if new == *old => {}
+                Some(new) => changed.push(new),
+                None => removed.push(old.id.clone()),
+            }
+        }
+        changed.extend(list);
+        let removed: Vec<&str> = removed.iter().map(InstanceId::as_str).collect();
+        self.change(changed, &removed, now);
     }
 
     /// Applies changes to the fleet and to everything derived from it.
@@ -223,7 +234,12 @@ impl Builder {
                         continue;
                     }
                     let entry = if old.instance.incarnation == instance.incarnation {
-                        Entry { instance, state: Arc::clone(&old.state), epoch: old.epoch }
+                        Entry {
+                            instance,
+                            state: Arc::clone(&old.state),
+                            epoch: old.epoch,
+                            attention: Arc::clone(&old.attention),
+                        }
                     } else {
                         self.times[slot as usize] = Times::default();
                         self.entry(instance)
@@ -252,7 +268,7 @@ impl Builder {
     fn entry(&mut self, instance: Instance) -> Entry {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        Entry { instance, state: Arc::new(State::default()), epoch }
+        Entry { instance, state: Arc::new(State::default()), epoch, attention: Arc::clone(&self.attention) }
     }
 
     fn note_times(&mut self, slot: u32, first: bool, now: Duration) {
@@ -445,6 +461,7 @@ impl Builder {
     }
 
     fn snapshot(&mut self, former: Option<&Snapshot>) -> Snapshot {
+        self.view.index();
         self.view.index_addresses();
         let view = self.view.clone();
         let plan = Arc::clone(&view.plan);
@@ -532,6 +549,8 @@ impl View {
             own_cluster: BitSet::default(),
             tier: Vec::new(),
             tiers: 1,
+            tier_bits: Vec::new(),
+            by_value: FxHashMap::default(),
             zone_weights: Vec::new(),
             by_address: FxHashMap::default(),
         };

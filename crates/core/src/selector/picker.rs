@@ -2,20 +2,18 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use arc_swap::cache::Cache;
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 
-use super::Shared;
+use super::{Selector, Shared};
 use crate::choose::{Candidates, Turns, owner};
 use crate::evaluate::Scratch;
 use crate::fleet::Entry;
-use crate::hash::mix64;
 use crate::instance::{Instance, InstanceId};
 use crate::metrics::LocalCounts;
 use crate::outcome::{NoPick, NoPickReason, Outcome, Reason};
@@ -34,10 +32,42 @@ pub struct Picker {
     shared: Arc<Shared>,
     cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
     turns: Turns,
+    counts: LocalCounts,
+    desk: Desk,
+}
+
+/// What a picker needs for picks that are more than a draw.
+#[derive(Default)]
+struct Desk {
     scratch: Scratch,
     recent: Box<[Option<(u64, Arc<Remembered>)>; RECENT]>,
     recent_revision: u64,
-    counts: LocalCounts,
+}
+
+impl Desk {
+    #[inline(never)]
+    fn pick<'a, C: Context + ?Sized>(
+        &'a mut self,
+        shared: &Shared,
+        snapshot: &'a Snapshot,
+        turns: &mut Turns,
+        counts: &mut LocalCounts,
+        request: &C,
+        tried: &[InstanceId],
+    ) -> Result<Pick<'a>, NoPick> {
+        if self.recent_revision != snapshot.revision {
+            *self.recent = [const { None }; RECENT];
+            self.recent_revision = snapshot.revision;
+        }
+        let remembered = match &snapshot.pool {
+            Some(_) => None,
+            None => recall(snapshot, request, &mut self.recent),
+        };
+        let pool = snapshot.pool.as_deref().or(remembered.map(|remembered| &remembered.pool));
+        let found = find(snapshot, pool, request, tried, turns, &mut self.scratch);
+        counts.count(found.as_ref().map(|found| found.reason).map_err(|none| none.reason), &shared.counters);
+        found.map(|found| found.start(snapshot.revision))
+    }
 }
 
 impl Picker {
@@ -46,10 +76,8 @@ impl Picker {
             cache: Cache::new(Arc::clone(&shared.current)),
             shared,
             turns,
-            scratch: Scratch::default(),
-            recent: Box::default(),
-            recent_revision: 0,
             counts: LocalCounts::default(),
+            desk: Desk::default(),
         }
     }
 
@@ -59,39 +87,28 @@ impl Picker {
     /// [`NoPick`] with the reason and the counts per stage.
     #[inline]
     pub fn pick<C: Context + ?Sized>(&mut self, request: &C) -> Result<Pick<'_>, NoPick> {
-        self.pick_next(request, &[])
+        // Most picks are one draw from one table: that much is inlined, everything else is a call.
+        let snapshot = self.cache.load();
+        if let Some(pool) = &snapshot.pool
+            && pool.plain
+            && request.affinity().is_none()
+            && let Ok(reason) = pool.verdict
+        {
+            let revision = snapshot.revision;
+            self.counts.count_fixed(revision, reason, &self.shared.counters);
+            let entry = &pool.entries[pool.alias.pick(self.turns.rng.next_u64())];
+            return Ok(Pick { entry, reason, revision, use_: Use::default() });
+        }
+        self.desk.pick(&self.shared, snapshot, &mut self.turns, &mut self.counts, request, &[])
     }
 
     /// Picks an instance that is not among `tried`; see [`super::Selector::select_next`].
     ///
     /// # Errors
     /// [`NoPick`] with the reason and the counts per stage.
-    #[inline]
     pub fn pick_next<C: Context + ?Sized>(&mut self, request: &C, tried: &[InstanceId]) -> Result<Pick<'_>, NoPick> {
-        let Self { shared, cache, turns, scratch, recent, recent_revision, counts } = self;
-        let snapshot: &Arc<Snapshot> = cache.load();
-        if let Some(pool) = &snapshot.pool
-            && pool.plain
-            && tried.is_empty()
-            && request.affinity().is_none()
-            && let Ok(reason) = pool.verdict
-        {
-            let entry = &pool.entries[pool.alias.pick(turns.rng.next_u64())];
-            counts.count(pool.verdict, &shared.counters);
-            return Ok(Pick { entry, reason, revision: snapshot.revision, use_: Use::default(), shared });
-        }
-        if *recent_revision != snapshot.revision {
-            **recent = [const { None }; RECENT];
-            *recent_revision = snapshot.revision;
-        }
-        let remembered = match &snapshot.pool {
-            Some(_) => None,
-            None => recall(snapshot, request, recent),
-        };
-        let pool = snapshot.pool.as_deref().or(remembered.map(|remembered| &remembered.pool));
-        let found = find(snapshot, pool, request, tried, turns, scratch);
-        counts.count(found.as_ref().map(|found| found.reason).map_err(|none| none.reason), &shared.counters);
-        found.map(|found| found.start(snapshot.revision, shared))
+        let snapshot = self.cache.load();
+        self.desk.pick(&self.shared, snapshot, &mut self.turns, &mut self.counts, request, tried)
     }
 
     /// Revision of the snapshot the next pick would use.
@@ -150,8 +167,8 @@ impl<'a> Found<'a> {
         Use { tracked: self.tracked, probe: self.probe }
     }
 
-    fn start(self, revision: u64, shared: &'a Arc<Shared>) -> Pick<'a> {
-        Pick { entry: self.entry, reason: self.reason, revision, use_: self.begin(), shared }
+    fn start(self, revision: u64) -> Pick<'a> {
+        Pick { entry: self.entry, reason: self.reason, revision, use_: self.begin() }
     }
 }
 
@@ -169,13 +186,20 @@ fn find<'a, C: Context + ?Sized>(
         matches!(plan.set.balance, Balance::LeastActive | Balance::PeakEwma) || plan.set.hash.bounded_load.is_some();
     let verdict = match pool {
         Some(pool) => pool.verdict,
-        None => snapshot.view.evaluate(request, scratch, None),
+        None => {
+            let in_turn = matches!(plan.set.balance, Balance::RoundRobin | Balance::SmoothWeightedRoundRobin);
+            snapshot.view.evaluate(request, in_turn, scratch, None)
+        }
     };
     let owners = pool.map_or(&scratch.owners, |pool| &pool.owners);
     if let Some(entry) = owner(snapshot, owners, request, tried) {
         return Ok(Found { entry, reason: Reason::Affinity, probe: false, tracked });
     }
-    if !snapshot.view.half_open.is_empty() {
+    let probes = match pool {
+        Some(pool) => !pool.probes.is_empty(),
+        None => !snapshot.view.half_open.is_empty(),
+    };
+    if probes {
         let probing = |slot: u32| match pool {
             Some(pool) => pool.probes.get(slot as usize),
             None => scratch.probes.get(slot as usize) && snapshot.view.half_open.get(slot as usize),
@@ -223,65 +247,39 @@ fn find<'a, C: Context + ?Sized>(
     Err(none(NoPickReason::Excluded))
 }
 
+/// Pickers a thread keeps for the convenient form of picking.
+const KEPT: usize = 16;
+
 thread_local! {
-    /// Random numbers of the convenient form of picking.
-    static TURNS: RefCell<Option<(Turns, Scratch)>> = const { RefCell::new(None) };
+    static OWN: RefCell<Vec<Picker>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The convenient form of picking.
-pub(super) fn select<C: Context + ?Sized>(
-    shared: &Arc<Shared>,
-    request: &C,
-    tried: &[InstanceId],
-) -> Result<OwnedPick, NoPick> {
-    let snapshot = shared.current.load();
-    let mut recent = None;
-    let pool = match &snapshot.pool {
-        Some(pool) => Some(&**pool),
-        None => {
-            let reads = &snapshot.view.plan.reads;
-            let key = fingerprint(reads, request);
-            recent = snapshot.memo.load().get(&key).filter(|found| found.answers(reads, request)).cloned();
-            if recent.is_none() {
-                snapshot.misses.note(reads, request);
-            }
-            recent.as_deref().map(|remembered| &remembered.pool)
+/// Calls `pick` with this thread's picker for a selector.
+#[inline]
+pub(super) fn with_own<R>(selector: &Selector, pick: impl FnOnce(&mut Picker) -> R) -> R {
+    OWN.with(|own| match own.try_borrow_mut() {
+        Ok(mut own) => {
+            let number = selector.shared.number;
+            let at = match own.iter().position(|picker| picker.shared.number == number) {
+                Some(at) => at,
+                None => keep(&mut own, selector.picker()),
+            };
+            pick(&mut own[at])
         }
-    };
-    let keeps_turns = matches!(snapshot.view.plan.set.balance, Balance::RoundRobin | Balance::SmoothWeightedRoundRobin);
-    let found = if keeps_turns {
-        let mut state = shared.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let (turns, scratch) = &mut *state;
-        find(&snapshot, pool, request, tried, turns, scratch)
-    } else {
-        TURNS.with_borrow_mut(|state| {
-            let (turns, scratch) = state.get_or_insert_with(|| {
-                let number = shared.pickers.fetch_add(1, Ordering::Relaxed);
-                let seed = mix64(shared.seed ^ mix64(!number));
-                (Turns::new(SmallRng::seed_from_u64(seed), false), Scratch::default())
-            });
-            find(&snapshot, pool, request, tried, turns, scratch)
-        })
-    };
-    let verdict = found.as_ref().map(|found| found.reason).map_err(|none| none.reason);
-    let draw = found.as_ref().map_or(0, |found| found.entry.epoch);
-    shared.counters.stripe(draw).count(verdict);
-    if let Ok(reason) = verdict
-        && let Some(rule) = reason.rule()
-    {
-        shared.counters.count_rule(rule, 1);
+        // A request that picks while it is being read gets a picker of its own.
+        Err(_) => pick(&mut selector.picker()),
+    })
+}
+
+/// Keeps a picker, in the place of one whose selector is gone or, failing that, of the oldest.
+#[cold]
+fn keep(own: &mut Vec<Picker>, picker: Picker) -> usize {
+    own.retain(|picker| Arc::strong_count(&picker.shared) > 1);
+    if own.len() == KEPT {
+        own.remove(0);
     }
-    let found = found?;
-    let use_ = found.begin();
-    let pick = OwnedPick {
-        entry: Arc::clone(found.entry),
-        reason: found.reason,
-        revision: snapshot.revision,
-        use_,
-        shared: Arc::clone(shared),
-    };
-    drop(recent);
-    Ok(pick)
+    own.push(picker);
+    own.len() - 1
 }
 
 /// What must be given back when a pick ends.
@@ -294,7 +292,7 @@ struct Use {
 }
 
 impl Use {
-    fn end(self, entry: &Entry, shared: &Shared, result: Option<(Outcome, Duration)>) {
+    fn end(self, entry: &Entry, result: Option<(Outcome, Duration)>) {
         if self.tracked {
             entry.state.in_flight.fetch_sub(1, Ordering::Relaxed);
         }
@@ -306,7 +304,7 @@ impl Use {
                 entry.state.outcomes.record(outcome == Outcome::Success);
             }
             if outcome == Outcome::Failure || self.probe {
-                shared.attention.store(true, Ordering::Relaxed);
+                entry.attention.store(true, Ordering::Relaxed);
             }
         }
         if self.probe {
@@ -326,7 +324,6 @@ pub struct Pick<'a> {
     reason: Reason,
     revision: u64,
     use_: Use,
-    shared: &'a Arc<Shared>,
 }
 
 impl Pick<'_> {
@@ -347,7 +344,7 @@ impl Pick<'_> {
 
     /// Reports how the call ended and how long it took.
     pub fn complete(mut self, outcome: Outcome, latency: Duration) {
-        std::mem::take(&mut self.use_).end(self.entry, self.shared, Some((outcome, latency)));
+        std::mem::take(&mut self.use_).end(self.entry, Some((outcome, latency)));
     }
 
     /// The same pick, free of its picker: for calls that cross an await.
@@ -357,7 +354,6 @@ impl Pick<'_> {
             reason: self.reason,
             revision: self.revision,
             use_: std::mem::take(&mut self.use_),
-            shared: Arc::clone(self.shared),
         }
     }
 }
@@ -366,7 +362,7 @@ impl Drop for Pick<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.use_.tracked || self.use_.probe {
-            self.use_.end(self.entry, self.shared, None);
+            self.use_.end(self.entry, None);
         }
     }
 }
@@ -383,7 +379,6 @@ pub struct OwnedPick {
     reason: Reason,
     revision: u64,
     use_: Use,
-    shared: Arc<Shared>,
 }
 
 impl OwnedPick {
@@ -404,14 +399,14 @@ impl OwnedPick {
 
     /// Reports how the call ended and how long it took.
     pub fn complete(mut self, outcome: Outcome, latency: Duration) {
-        std::mem::take(&mut self.use_).end(&self.entry, &self.shared, Some((outcome, latency)));
+        std::mem::take(&mut self.use_).end(&self.entry, Some((outcome, latency)));
     }
 }
 
 impl Drop for OwnedPick {
     fn drop(&mut self) {
         if self.use_.tracked || self.use_.probe {
-            self.use_.end(&self.entry, &self.shared, None);
+            self.use_.end(&self.entry, None);
         }
     }
 }
@@ -436,7 +431,7 @@ impl Snapshot {
     fn tallies<C: Context + ?Sized>(&self, request: &C) -> Vec<crate::outcome::StageTally> {
         let mut scratch = Scratch::default();
         // The verdict is known to the caller.
-        let _ = self.view.evaluate(request, &mut scratch, None);
+        let _ = self.view.evaluate(request, false, &mut scratch, None);
         scratch.stages
     }
 }

@@ -136,7 +136,8 @@ fn t43_one_build_per_change() {
     let mut set = RuleSet::default();
     set.balance = Balance::Custom("counting".into());
     let extensions = Extensions::default().with_balancer("counting", Arc::new(Counting(Arc::clone(&builds))));
-    let selector = Selector::new(set, Options { guard: GuardOptions::off(), extensions, ..Options::default() }).unwrap();
+    let selector =
+        Selector::new(set, Options { guard: GuardOptions::off(), extensions, ..Options::default() }).unwrap();
     selector.apply(Update::Snapshot(fleet(&["a", "b", "c"])), Duration::ZERO);
     let mut picker = selector.picker();
     for _ in 0..10_000 {

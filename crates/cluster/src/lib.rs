@@ -13,9 +13,15 @@ pub mod topology;
 pub mod cursor;
 pub mod query;
 
+pub mod client;
+pub mod protocol;
+pub mod replicas;
+pub mod versions;
+pub mod wire;
+
 pub mod completeness;
 pub mod failure;
-pub mod protocol;
+pub mod merge;
 
 #[cfg(test)]
 mod testing;

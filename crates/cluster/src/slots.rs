@@ -207,9 +207,14 @@ impl FromIterator<u32> for SlotSet {
 
 impl fmt::Display for SlotSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Two slots are where a shorter form can start to pay.
-        let best = (1..=64).min_by_key(|&stride| (self.items(stride), stride)).unwrap_or(1);
-        self.write(f, best)
+        let mut best = (self.items(1), 1);
+        for stride in 2..=64 {
+            if best.0 <= 1 {
+                break;
+            }
+            best = best.min((self.items(stride), stride));
+        }
+        self.write(f, best.1)
     }
 }
 

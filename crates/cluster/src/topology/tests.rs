@@ -261,6 +261,9 @@ fn skew_is_warned_of_per_group() {
 }
 
 proptest! {
+    // A document of thousands of slots is read four times per case.
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
     #[test]
     fn documents_read_back(groups in 1u32..6, shards in 1u32..20, tenant: u64, epoch in 1u64..1000) {
         let document = edited(&initial(groups, shards), |document| {
@@ -273,7 +276,9 @@ proptest! {
             prop_assert_eq!(&again, &topology);
         }
     }
+}
 
+proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "[ -~\\n]{0,200}") {
         for format in [Format::Json, Format::Yaml] {

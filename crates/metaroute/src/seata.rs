@@ -243,10 +243,32 @@ impl SeataConfig {
         Ok(Reader::new(properties, None, false).config())
     }
 
+    /// The rules for a program that registered only some `spi-` routers: one that `registered` does not know lets
+    /// everything pass, as in the original, and is noted.
+    pub fn rules_with_routers(&self, registered: impl Fn(&str) -> bool) -> (RuleSet, Vec<Note>) {
+        let mut set = self.rules.clone();
+        let mut notes = Vec::new();
+        for rule in &mut set.rules {
+            let Filter::Custom { router, .. } = &rule.filter else { continue };
+            if registered(router) {
+                continue;
+            }
+            let message = format!("router `{router}` is not registered, everything passes");
+            notes.push(Note { code: "unregistered_router", message, file: String::new(), at: None });
+            rule.filter = Filter::Match(pass_everything());
+        }
+        (set, notes)
+    }
+
     /// The cluster a name stands for: what the group of this name is mapped to, else the name itself.
     pub fn cluster_of<'c>(&'c self, name: &'c str) -> &'c str {
         self.vgroup_mapping.get(name).map_or(name, String::as_str)
     }
+}
+
+/// The expression that is true of every instance.
+fn pass_everything() -> Expr {
+    Expr::parse_as("", Dialect::Seata).expect("the empty expression parses")
 }
 
 /// The file a `config.file.name` names: absolute, `file:` or relative to the file that names it.
@@ -567,7 +589,6 @@ impl Reader {
 
     /// A router's expression; one that is blank or malformed lets everything pass, which the empty expression does too.
     fn expression(&mut self, router: &str, list: &Property, property: Option<&Property>) -> Expr {
-        let everything = || Expr::parse_as("", Dialect::Seata).expect("the empty expression parses");
         let metadata = router.starts_with("metadata-router-");
         let text = property.map(|property| self.text(property)).unwrap_or_default();
         if text.trim().is_empty() {
@@ -575,7 +596,7 @@ impl Reader {
                 let message = format!("router `{router}` has no expression: everything passes");
                 self.notes.push(property.unwrap_or(list).note("blank_expression", message));
             }
-            return everything();
+            return pass_everything();
         }
         match Expr::parse_as(&text, Dialect::Seata) {
             Ok(expr) => expr,
@@ -585,7 +606,7 @@ impl Reader {
                     "router `{router}` is ignored, everything passes: `{text}` is no expression: {error}{hint}"
                 );
                 self.notes.push(property.unwrap_or(list).note("bad_expression", message));
-                everything()
+                pass_everything()
             }
         }
     }

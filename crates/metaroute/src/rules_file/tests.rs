@@ -480,3 +480,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn every_example_of_the_guide_is_read() {
+    let guide = include_str!("../../../../docs/rules-file.md");
+    let examples: Vec<&str> = guide.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(examples.len(), 3);
+    for example in examples {
+        let set = read(example);
+        assert_eq!(read(&to_yaml(&set)), set);
+        assert!(lint_rules(&set, None).iter().all(|finding| finding.severity != metaroute_expr::Severity::Error));
+    }
+}

@@ -206,6 +206,15 @@ fn routers_run_in_list_order() {
     });
 }
 
+#[test]
+fn routers_nobody_registered_let_everything_pass() {
+    let config = routing("routers=spi-a,spi-b\nspi-a.k=v");
+    let (set, notes) = config.rules_with_routers(|name| name == "spi-a");
+    assert_eq!(set.rules[0], config.rules.rules[0]);
+    assert_eq!(set.rules[1].expr().map(Expr::source), Some(""));
+    assert_eq!(notes.iter().map(|note| note.code).collect::<Vec<_>>(), ["unregistered_router"]);
+}
+
 /// `seata.md` 2.2: which routers are loaded.
 #[test]
 fn what_is_loaded_and_what_is_named() {
@@ -509,4 +518,20 @@ proptest! {
         let _ = SeataConfig::parse("f", &text, Format::Conf, &none());
         let _ = SeataConfig::parse("f", &text, Format::Yaml, &none());
     }
+}
+
+#[test]
+fn every_example_of_the_guide_is_read() {
+    let guide = include_str!("../../../../docs/seata.md");
+    let example = |language: &str| {
+        let rest = guide.split(&format!("```{language}\n")).nth(1).expect("an example");
+        rest.split("```").next().expect("closed").to_owned()
+    };
+    let config = yaml(&example("yaml"));
+    assert_eq!((config.notes.as_slice(), config.routers.len(), config.cluster_of("orders_group")), (&[][..], 2, "hz"));
+    assert_eq!(config.rules.balance, Balance::WeightedRandom);
+    let config = conf(&example("conf"));
+    assert_eq!((config.notes.as_slice(), config.routers.len(), config.routing_enabled), (&[][..], 1, true));
+    let spring = crate::spring::SpringConfig::parse("f", &example("properties"), Format::Properties, &none()).unwrap();
+    assert_eq!((spring.notes.as_slice(), spring.weight, spring.caller().len()), (&[][..], 0.5, 3));
 }

@@ -123,7 +123,9 @@ impl<'a> Parser<'_, 'a> {
                 Some('}') | None => {}
                 _ if ended => {}
                 Some(c) => {
-                    return Err(self.fail(self.at, format!("unexpected `{c}` after the value")).hint("quote the value"));
+                    return Err(self
+                        .fail(self.at, format!("unexpected `{c}` after the value"))
+                        .hint("quote the value"));
                 }
             }
         }

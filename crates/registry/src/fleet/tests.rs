@@ -235,3 +235,12 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_example_of_the_guide_is_read() {
+    let guide = include_str!("../../../../docs/fleet-file.md");
+    let example = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let fleet = yaml(example);
+    assert_eq!((fleet.notes.len(), fleet.services[0].instances.len()), (0, 2));
+    assert_eq!(fleet.services[0].instances[0].metadata["version"], MetaValue::Number("2.10".into()));
+}

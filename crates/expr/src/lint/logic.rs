@@ -23,8 +23,10 @@ use crate::version::Version;
 const COMBINATIONS_MAX: usize = 20_000;
 /// Most samples of one key.
 const SAMPLES_MAX: usize = 2_000;
-/// Most combinations tried for one expression: however it is built, checking it takes about a second at worst.
-const WORK_MAX: usize = 2_000_000;
+/// Most look-ups for one expression: however it is built, checking it takes a few tens of milliseconds at worst.
+const WORK_MAX: usize = 1_000_000;
+/// Most outcomes found beforehand for one key.
+const OUTCOMES_MAX: usize = 200_000;
 /// What a tree can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
@@ -59,6 +61,9 @@ impl<'a> Logic<'a> {
             let mine: Vec<usize> = (0..atoms.len()).filter(|&atom| decidable_key(&atoms[atom]) == Some(key)).collect();
             let group: Vec<&Atom> = mine.iter().map(|&atom| &atoms[atom]).collect();
             let Some(samples) = samples(&group, is_set(key)) else { continue };
+            if samples.len() * mine.len() > OUTCOMES_MAX {
+                continue;
+            }
             for atom in mine {
                 let outcomes = samples.iter().map(|sample| atoms[atom].test_value(sample.value(), &()));
                 tables[atom] = Some(outcomes.collect());
@@ -127,8 +132,9 @@ impl<'a> Logic<'a> {
             combinations = combinations.checked_mul(size).filter(|count| *count <= COMBINATIONS_MAX)?;
             variables.push(variable);
         }
-        // One try costs about as much as the tree has comparisons.
-        self.work.set(self.work.get().checked_sub(combinations.saturating_mul(atoms.len().max(1)))?);
+        // One try looks every comparison up among the variables.
+        let cost = combinations.saturating_mul(atoms.len().max(1)).saturating_mul(variables.len().max(1));
+        self.work.set(self.work.get().checked_sub(cost)?);
         let mut chosen = vec![0; variables.len()];
         let mut range = Range { can_be_true: false, can_be_false: false };
         loop {

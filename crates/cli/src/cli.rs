@@ -13,12 +13,14 @@ use crate::output::{Format, Out, tell};
 use crate::route::RouteCommand;
 use crate::simulate::SimulateCommand;
 use crate::status::{self, Status};
+use crate::up::Up;
 use crate::usage;
 
 const EXAMPLES: &str = "\
 Examples:
-  metaroute expr eval 'version >= 2.10 && env != dev' --with version=2.9 --with env=prod
-  metaroute completions bash > /etc/bash_completion.d/metaroute";
+  metaroute up
+  metaroute route explain orders --from fleet.yaml --rule 'version >= 2.10'
+  metaroute expr eval 'version >= 2.10' --with version=2.9";
 
 /// Routes calls by metadata: narrow the instances, choose one, and say why.
 #[derive(Parser)]
@@ -34,6 +36,10 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Start everything in one process: a registry with a fleet, and routing over HTTP
+    ///
+    /// Prints `ready http://ADDRESS` on stdout when HTTP answers. Ctrl-C or SIGTERM drains and ends it.
+    Up(Up),
     /// Explain, pick, lint, compare and simulate on a real registry
     #[command(subcommand)]
     Route(Box<RouteCommand>),
@@ -93,6 +99,7 @@ fn run(args: Vec<OsString>, format: Format) -> Outcome {
             out.raw(&Cli::command().render_help().ansi().to_string())?;
             Ok(Status::Done)
         }
+        Some(Command::Up(command)) => command.run(&mut out),
         Some(Command::Route(command)) => command.run(&mut out),
         Some(Command::Expr(command)) => command.run(&mut out),
         Some(Command::Simulate(command)) => command.run(&mut out),
@@ -147,6 +154,9 @@ fn early_format(args: &[OsString]) -> Format {
     }
     format
 }
+
+#[cfg(test)]
+mod manual;
 
 #[cfg(test)]
 mod tests {

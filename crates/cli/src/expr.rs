@@ -5,15 +5,19 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use metaroute::rules_file::to_yaml;
 use metaroute_expr::{
     Attribute, Context, Dialect, Expr, Finding, Key, KeyId, KeyTable, LintInput, Parsed, Record, Severity, SlotId,
     SlotScope, Type, Value, lint,
 };
+use metaroute_registry::document::Format as FileFormat;
 use serde_json::json;
 
 use crate::failure::{At, Failure, Outcome, excerpt};
 use crate::output::{BAD, FAINT, Format, GOOD, Out, WARN, paint};
 use crate::pairs::{self, pair};
+use crate::route::lint::print_findings;
+use crate::route::rules::{Chosen, rules_file};
 use crate::status::Status;
 
 #[derive(Subcommand)]
@@ -93,14 +97,14 @@ struct Language {
     types: Vec<(String, Type)>,
 }
 
-/// An expression, given or in a file.
+/// An expression, given or in a file. A file of a format that has more than text in it is a rules file.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 struct Text {
     /// The expression
     #[arg(value_name = "EXPR", allow_hyphen_values = true)]
     expr: Option<String>,
-    /// Read the expression from a file; `-` is stdin
+    /// Read it from a file: an expression, or a rules file (.yaml, .json, .toml, .properties); `-` is stdin
     #[arg(short = 'f', long = "config", visible_alias = "file", value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -202,6 +206,14 @@ impl Context for Given {
 }
 
 impl Text {
+    /// The rules file, when that is what was named.
+    fn rules(&self, dialect: Dialect) -> Result<Option<Chosen>, Failure> {
+        match &self.file {
+            Some(path) if FileFormat::of_path(path).is_some() => rules_file(path, dialect).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// The text without final line ends, and the file it came from.
     fn read(&self) -> Result<(String, Option<String>), Failure> {
         match (&self.expr, &self.file) {
@@ -232,6 +244,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
 
 impl Check {
     fn run(self, out: &mut Out) -> Outcome {
+        if let Some(chosen) = self.source.rules(self.language.dialect)? {
+            return print_findings(out, &chosen, Vec::new(), None);
+        }
         let (text, file) = self.source.read()?;
         let expr = parse(&text, self.language.dialect, file.as_deref())?;
         let types: BTreeMap<String, Type> = self.language.types.into_iter().collect();
@@ -304,6 +319,14 @@ fn finding_json(finding: &Finding) -> serde_json::Value {
 
 impl Fmt {
     fn run(self, out: &mut Out) -> Outcome {
+        if let Some(chosen) = self.source.rules(self.dialect)? {
+            let rules = to_yaml(&chosen.set);
+            match out.format {
+                Format::Text => out.raw(&rules)?,
+                Format::Json | Format::Ndjson => out.json(&json!({ "canonical": rules }))?,
+            }
+            return Ok(Status::Done);
+        }
         let (text, file) = self.source.read()?;
         let expr = parse(&text, self.dialect, file.as_deref())?;
         match out.format {

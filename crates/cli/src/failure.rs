@@ -42,7 +42,7 @@ pub(crate) struct Failure {
 }
 
 /// A place in a file, or in an argument when `file` is absent. Line and column count from 1, columns in Unicode scalars.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub(crate) struct At {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) file: Option<String>,

@@ -14,6 +14,7 @@ mod route;
 mod simulate;
 mod source;
 mod status;
+mod up;
 mod usage;
 mod wire;
 

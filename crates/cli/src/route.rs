@@ -3,9 +3,9 @@
 mod diff;
 mod explain;
 mod import;
-mod lint;
+pub(crate) mod lint;
 mod pick;
-mod rules;
+pub(crate) mod rules;
 mod simulate;
 mod watch;
 
@@ -127,7 +127,7 @@ struct Prepared {
 impl Decision {
     fn prepare(&self, out: &Out, seed: u64) -> Result<Prepared, Failure> {
         let chosen = self.rules.read(self.request.caller())?;
-        let listing = Listing::read(&self.target.from, &self.target.service)?;
+        let listing = Listing::read(&self.target.from, chosen.lookup(&self.target.service))?;
         if out.is_text() {
             chosen.tell_notes();
             self.request.tell_unused(&chosen.set);

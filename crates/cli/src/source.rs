@@ -7,6 +7,7 @@ use metaroute_core::Instance;
 use metaroute_registry::document::{Format, Note};
 use metaroute_registry::{ConfigError, ConnectError, DriverError, ErrorKind, Fleet, Registry, RegistryUrl, Scheme};
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::expr::read_text;
 use crate::failure::Failure;
@@ -99,7 +100,12 @@ pub(crate) fn fleet(from: &str) -> Result<Fleet, Failure> {
 }
 
 fn fleet_at(url: &RegistryUrl) -> Result<Fleet, Failure> {
-    Fleet::read(Path::new(url.path())).map_err(|error| registry_file_failure(&error))
+    fleet_file(Path::new(url.path()))
+}
+
+/// A fleet file by its path.
+pub(crate) fn fleet_file(path: &Path) -> Result<Fleet, Failure> {
+    Fleet::read(path).map_err(|error| registry_file_failure(&error))
 }
 
 /// A registry file that cannot be read is an unreachable registry; one that cannot be understood is bad configuration.
@@ -134,18 +140,28 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .map_err(|error| Failure::new(Status::Bug, "internal", format!("cannot start the async runtime: {error}")))
 }
 
-/// Waits for Ctrl-C or SIGTERM.
-pub(crate) async fn interrupted() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminate = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => drop(signal.recv().await),
-            // Without a handler the signal ends the process by itself.
-            Err(_) => std::future::pending().await,
+/// Ctrl-C and SIGTERM. From the moment it exists they no longer end the process by themselves, so it is made before
+/// anybody is told that the process is ready.
+pub(crate) struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// Takes the signals over. Must be called inside a runtime.
+    pub(crate) fn take_over() -> Result<Self, Failure> {
+        let take = |kind| {
+            signal(kind)
+                .map_err(|error| Failure::new(Status::Bug, "internal", format!("cannot handle signals: {error}")))
+        };
+        Ok(Self { interrupt: take(SignalKind::interrupt())?, terminate: take(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
         }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => {}
-        () = terminate => {}
     }
 }

@@ -5,25 +5,30 @@ use std::collections::BTreeMap;
 use metaroute_core::{Explained, Explanation, Instance, MetaValue, NoPickReason, Reason, RuleSet, Stage};
 use serde::Serialize;
 use serde_json::{Number, Value};
+use utoipa::ToSchema;
 
 /// One instance as the registry knows it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Instance)]
 pub(crate) struct InstanceView {
     id: String,
     address: String,
     cluster: String,
     zone: String,
     region: String,
+    #[schema(value_type = f64)]
     weight: Number,
     healthy: bool,
     enabled: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     incarnation: String,
+    #[schema(value_type = Object)]
     metadata: BTreeMap<String, Value>,
 }
 
 /// Why one instance can or cannot be picked.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Explained)]
 struct ExplainedView {
     #[serde(flatten)]
     instance: InstanceView,
@@ -32,11 +37,13 @@ struct ExplainedView {
     rule: Option<String>,
     clause: Option<String>,
     value: Option<String>,
+    #[schema(value_type = f64)]
     probability: Number,
 }
 
 /// Counts of one stage.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Stage)]
 pub(crate) struct StageView {
     name: String,
     r#in: usize,
@@ -46,7 +53,8 @@ pub(crate) struct StageView {
 }
 
 /// The whole answer of `explain`.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Explanation)]
 pub(crate) struct ExplanationView {
     service: String,
     revision: u64,
@@ -61,7 +69,8 @@ pub(crate) struct ExplanationView {
 }
 
 /// One pick.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Pick)]
 pub(crate) struct PickView {
     pub(crate) address: String,
     pub(crate) id: String,

@@ -153,13 +153,13 @@ impl Translation {
         Some(At { file: Some(self.file.clone()), line: position.line, column: position.column })
     }
 
-    /// A mandatory rule from the text of expressions; both must parse, because we wrote them.
-    fn rule(&mut self, name: &str, when: Option<&str>, matches: &str) -> &mut Rule {
-        let mut rule = Rule::new(self.unique(name), canonical(matches));
-        rule.when = when.map(canonical);
+    /// A mandatory rule from the text of expressions. `Err` when one exceeds a limit of our language.
+    fn rule(&mut self, name: &str, when: Option<&str>, matches: &str) -> Result<&mut Rule, Untranslatable> {
+        let mut rule = Rule::new(self.unique(name), canonical(matches)?);
+        rule.when = when.map(canonical).transpose()?;
         rule.terminal = Some(Terminal::Fail);
         self.set.rules.push(rule);
-        self.set.rules.last_mut().expect("just pushed")
+        Ok(self.set.rules.last_mut().expect("just pushed"))
     }
 
     fn unique(&self, name: &str) -> String {
@@ -201,10 +201,11 @@ fn declare(types: &mut BTreeMap<String, Type>, key: &str, kind: Type) -> Result<
     }
 }
 
-/// Our own words in canonical form.
-fn canonical(text: &str) -> Expr {
-    let expr = Expr::parse(text).expect("what the importers write is checked before");
-    Expr::parse(&expr.to_string()).expect("the canonical form parses")
+/// Our own words in canonical form, or the reason why the language does not take them.
+fn canonical(text: &str) -> Result<Expr, Untranslatable> {
+    let expr = Expr::parse(text).map_err(|error| Untranslatable::new(text, error.message))?;
+    // A text just below a limit may exceed it in canonical form.
+    Ok(Expr::parse(&expr.to_string()).unwrap_or(expr))
 }
 
 /// A key that may hold any character but a back-quote.
@@ -251,5 +252,8 @@ fn one_of(subject: &str, values: &[String]) -> String {
 
 /// Whether the language takes an expression; the reason if not.
 fn accepted(text: &str) -> Result<(), Untranslatable> {
-    Expr::parse(text).map(drop).map_err(|error| Untranslatable::new(text, error.message))
+    canonical(text).map(drop)
 }
+
+#[cfg(test)]
+mod tests;

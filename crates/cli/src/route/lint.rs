@@ -2,7 +2,7 @@
 
 use clap::Args;
 use metaroute::rules_file::{Finding, inventory_of, lint_rules};
-use metaroute_expr::Severity;
+use metaroute_expr::{Inventory, Severity};
 use metaroute_registry::document::Note;
 use serde::Serialize;
 
@@ -25,8 +25,9 @@ pub(crate) struct Lint {
     service: Option<String>,
 }
 
+/// One finding as JSON.
 #[derive(Serialize)]
-struct FindingView {
+pub(crate) struct FindingView {
     code: &'static str,
     severity: &'static str,
     message: String,
@@ -60,7 +61,7 @@ impl Lint {
             chosen.notes.iter().map(|odd| note(odd.code, odd.message.clone(), place(odd))).collect();
         let mut inventory = None;
         if let (Some(from), Some(service)) = (&self.from, &self.service) {
-            let listing = Listing::read(from, service)?;
+            let listing = Listing::read(from, chosen.lookup(service))?;
             if out.is_text() {
                 listing.tell_notes();
             }
@@ -72,16 +73,26 @@ impl Lint {
                 }
             }
         }
-        let findings = lint_rules(&chosen.set, inventory.as_ref());
-        let views: Vec<FindingView> = notes.into_iter().chain(findings.iter().map(|f| view(f, &chosen))).collect();
-        let clean = views.iter().all(|view| view.severity == severity_name(Severity::Note));
-        match out.format {
-            Format::Text => print(out, &views, &findings, &chosen, clean)?,
-            Format::Json => out.json(&serde_json::json!({ "clean": clean, "findings": views }))?,
-            Format::Ndjson => views.iter().try_for_each(|view| out.json(view))?,
-        }
-        Ok(if clean { Status::Done } else { Status::No })
+        print_findings(out, &chosen, notes, inventory.as_ref())
     }
+}
+
+/// Prints what is doubtful in rules, and whether that is clean. `notes` come first.
+pub(crate) fn print_findings(
+    out: &mut Out,
+    chosen: &Chosen,
+    notes: Vec<FindingView>,
+    inventory: Option<&Inventory>,
+) -> Outcome {
+    let findings = lint_rules(&chosen.set, inventory);
+    let views: Vec<FindingView> = notes.into_iter().chain(findings.iter().map(|f| view(f, chosen))).collect();
+    let clean = views.iter().all(|view| view.severity == severity_name(Severity::Note));
+    match out.format {
+        Format::Text => print(out, &views, &findings, chosen, clean)?,
+        Format::Json => out.json(&serde_json::json!({ "clean": clean, "findings": views }))?,
+        Format::Ndjson => views.iter().try_for_each(|view| out.json(view))?,
+    }
+    Ok(if clean { Status::Done } else { Status::No })
 }
 
 /// A finding about something else than the rules' meaning.

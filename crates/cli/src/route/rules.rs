@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use metaroute::properties::Surroundings;
 use metaroute::rules_file::{RulesFile, parse_balance};
-use metaroute_core::rules::{Balance, ZonePreference};
+use metaroute::seata::SeataConfig;
+use metaroute_core::rules::{Balance, Filter, WeightFrom, ZonePreference};
 use metaroute_core::{Options, Request, RuleSet, Selector};
 use metaroute_expr::Dialect;
 use metaroute_registry::document::{Format, Note, Position};
@@ -92,6 +94,8 @@ pub(crate) struct Chosen {
     pub(crate) places: Vec<Position>,
     /// What is odd about the file.
     pub(crate) notes: Vec<Note>,
+    /// Seata's transaction service groups and the clusters they are mapped to.
+    clusters: BTreeMap<String, String>,
 }
 
 impl RuleArgs {
@@ -140,13 +144,12 @@ pub(crate) fn balance(name: &str) -> Result<Balance, Failure> {
 
 /// Seata's weights count only for its weighted balancer.
 fn seata_balance(set: &mut RuleSet) {
-    use metaroute_core::rules::WeightFrom;
     set.weight_from = if set.balance == Balance::WeightedRandom { WeightFrom::Seata } else { WeightFrom::Weight };
 }
 
 impl RuleSource {
     fn read(&self, dialect: Option<Dialect>, caller: &[(String, String)]) -> Result<Chosen, Failure> {
-        let plain = |set| Chosen { set, file: None, places: Vec::new(), notes: Vec::new() };
+        let plain = |set| Chosen { set, file: None, places: Vec::new(), notes: Vec::new(), clusters: BTreeMap::new() };
         if let Some(path) = &self.rules {
             return rules_file(path, dialect.unwrap_or_default());
         }
@@ -182,13 +185,24 @@ pub(crate) fn rules_file(path: &Path, dialect: Dialect) -> Result<Chosen, Failur
     };
     let file =
         RulesFile::parse_in(&name, &text, format, dialect).map_err(|error| Failure::config(&error, Status::Usage))?;
-    Ok(Chosen { set: file.rules, file: Some(name), places: file.places, notes: Vec::new() })
+    Ok(Chosen { set: file.rules, file: Some(name), places: file.places, notes: Vec::new(), clusters: BTreeMap::new() })
 }
 
-/// Reads an existing Seata configuration.
+/// Reads an existing Seata configuration, with the environment variables that override it.
 pub(crate) fn seata_file(path: &Path) -> Result<Chosen, Failure> {
-    let _ = path;
-    Err(Failure::usage("unsupported", "Seata configuration cannot be read yet"))
+    let config =
+        SeataConfig::read(path, &Surroundings::of_process()).map_err(|error| Failure::config(&error, Status::Usage))?;
+    let file = path.display().to_string();
+    let (mut set, mut notes) = (config.rules, config.notes);
+    set.rules.retain(|rule| match &rule.filter {
+        Filter::Custom { router, .. } => {
+            let message = format!("router `{router}` is code of the program that uses it, and is left out here");
+            notes.push(Note { code: "custom_router", message, file: file.clone(), at: None });
+            false
+        }
+        _ => true,
+    });
+    Ok(Chosen { set, file: Some(file), places: Vec::new(), notes, clusters: config.vgroup_mapping })
 }
 
 impl RequestArgs {
@@ -229,6 +243,11 @@ impl RequestArgs {
 }
 
 impl Chosen {
+    /// The name to look up: the cluster of a transaction service group that is mapped, else the service itself.
+    pub(crate) fn lookup<'n>(&'n self, service: &'n str) -> &'n str {
+        self.clusters.get(service).map_or(service, String::as_str)
+    }
+
     /// Tells people what is odd.
     pub(crate) fn tell_notes(&self) {
         tell_notes(&self.notes);

@@ -80,21 +80,29 @@ impl Watch {
         let runtime = source::runtime()?;
         runtime.block_on(async {
             let registry = Registry::connect(&url).map_err(|error| source::not_built_in(&error))?;
-            let outcome = self.follow(&registry, &selector, &chosen.set, out).await;
+            let service = chosen.lookup(&self.target.service);
+            let outcome = self.follow(&registry, service, &selector, &chosen.set, out).await;
             registry.shutdown(Duration::from_secs(1)).await;
             outcome
         })
     }
 
-    async fn follow(&self, registry: &Registry, selector: &Selector, rules: &RuleSet, out: &mut Out) -> Outcome {
-        let mut subscription = registry.subscribe(&self.target.service);
+    async fn follow(
+        &self,
+        registry: &Registry,
+        service: &str,
+        selector: &Selector,
+        rules: &RuleSet,
+        out: &mut Out,
+    ) -> Outcome {
+        let mut subscription = registry.subscribe(service);
         let start = Instant::now();
         let mut last: Option<Explanation> = None;
-        let mut interrupt = std::pin::pin!(source::interrupted());
+        let mut signals = source::Signals::take_over()?;
         loop {
             let view = tokio::select! {
                 view = subscription.changed() => view,
-                () = &mut interrupt => return Ok(Status::Done),
+                () = signals.next() => return Ok(Status::Done),
             };
             let Ok(view) = view else { return Ok(Status::Done) };
             let update = match (view.state, &view.snapshot) {

@@ -104,3 +104,21 @@ fn check_says_whether_it_is_clean() {
     assert_eq!(value["canonical"], "env == prod");
     assert!(value["findings"].is_array());
 }
+
+#[test]
+fn files_of_a_document_format_are_rules_files() {
+    let scratch = Scratch::new("expr-rules");
+    let path = scratch.path().join("rules.yaml");
+    let write = |text: &str| std::fs::write(&path, text).unwrap();
+    let file = path.display().to_string();
+    write("version: 1\nrules:\n  - {name: a, match: \"env = prod and tier in (1,2)\", terminal: fail}\n");
+    assert_eq!(metaroute(["expr", "check", "-f", &file]).status, 0);
+    let once = metaroute(["expr", "fmt", "-f", &file]);
+    assert!(once.stdout.contains("env == prod && tier in (1, 2)"), "{once:?}");
+    write(&once.stdout);
+    assert_eq!(metaroute(["expr", "fmt", "-f", &file]).stdout, once.stdout, "formatting it again changes nothing");
+    write("version: 1\nrules:\n  - name: a\n    match: env ==\n");
+    let run = metaroute(["expr", "check", "-f", &file, "--format", "json"]);
+    assert_eq!((run.status, &run.error()["code"]), (2, &json!("bad_expression")));
+    assert_eq!(run.error()["at"]["line"], 4);
+}

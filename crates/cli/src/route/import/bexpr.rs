@@ -16,7 +16,9 @@ pub(super) fn translate(text: &str, to: &mut Translation) -> Result<(), Failure>
     match parser.whole() {
         Ok(expr) => {
             to.set.types = parser.types;
-            to.rule("filter", None, &expr);
+            if let Err(part) = to.rule("filter", None, &expr) {
+                to.lose(part.what, part.why, None);
+            }
             Ok(())
         }
         Err(Stop::Untranslatable(part)) => {

@@ -52,19 +52,20 @@ fn condition(number: usize, item: &Node<'_>, force: bool, to: &mut Translation, 
                 Some((when, then)) => (when.trim(), then.trim()),
                 None => ("", text.trim()),
             };
-            sides(when, then, to).map(|sides| (sides, force))
+            sides(when, then, to)
         }
-        None => multi_destination(item, to).map(|sides| (sides, force)),
+        None => multi_destination(item, to),
     };
-    match translated {
-        Ok(((when, then), force)) => {
-            let rule = to.rule(&name, when.as_deref(), &then);
-            if !force {
-                rule.mode = Mode::Prefer;
-                rule.terminal = Some(Terminal::Any);
-            }
+    let added = translated.and_then(|(when, then)| {
+        let rule = to.rule(&name, when.as_deref(), &then)?;
+        if !force {
+            rule.mode = Mode::Prefer;
+            rule.terminal = Some(Terminal::Any);
         }
-        Err(part) => to.lose(format!("{name}: {}", part.what), part.why, at),
+        Ok(())
+    });
+    if let Err(part) = added {
+        to.lose(format!("{name}: {}", part.what), part.why, at);
     }
 }
 
@@ -262,10 +263,21 @@ fn tags(text: &str, document: &Node<'_>, force: bool, to: &mut Translation) {
             Err(part) => to.lose(format!("tag {name}: {}", part.what), part.why, at),
         }
     }
-    if to.declare(TAG, Type::Text).is_err() {
-        to.lose(TAG, "the key is used as another type elsewhere in the file", to.at(text, document));
+    let at = to.at(text, document);
+    if let Err(part) = tag_rules(&known, force, to) {
+        to.lose(format!("tag router: {}", part.what), part.why, at);
         return;
     }
+    let why = format!(
+        "the tag is read from $req.{TAG}, so a caller with a tag of its own must send it; dubbo.force.tag of a single \
+         request has no counterpart"
+    );
+    to.note("tag router", why, at);
+}
+
+/// The rules of a tag router: one per tag, one for tags it does not name, one for untagged requests.
+fn tag_rules(known: &[(String, Option<String>)], force: bool, to: &mut Translation) -> Result<(), Untranslatable> {
+    to.declare(TAG, Type::Text)?;
     let request = format!("$req.{TAG}");
     let own = format!("`{TAG}`");
     // An address that a tag claims belongs to no untagged request.
@@ -278,12 +290,13 @@ fn tags(text: &str, document: &Node<'_>, force: bool, to: &mut Translation) {
     // Where a tagged request falls back to, and where an untagged one goes: the original lets the latter use providers
     // of tags that the rule does not name.
     let untagged = free(format!("(!exists({own}) || {own} == \"\")"));
-    for (name, members) in &known {
+    let fallback = Fallback::Match(canonical(&untagged)?);
+    for (name, members) in known {
         let selected = members.clone().unwrap_or_else(|| format!("{own} == {}", value(name)));
-        let rule = to.rule(&format!("tag-{name}"), Some(&format!("{request} == {}", value(name))), &selected);
+        let rule = to.rule(&format!("tag-{name}"), Some(&format!("{request} == {}", value(name))), &selected)?;
         // `force` of the rule speaks about the providers it names, not about those that carry a tag themselves.
         if !force || members.is_none() {
-            rule.on_empty.push(Fallback::Match(canonical(&untagged)));
+            rule.on_empty.push(fallback.clone());
         }
     }
     let names: Vec<String> = known.iter().map(|(name, _)| name.clone()).collect();
@@ -291,18 +304,14 @@ fn tags(text: &str, document: &Node<'_>, force: bool, to: &mut Translation) {
         [] => format!("exists({request})"),
         names => format!("exists({request}) && !({})", one_of(&request, names)),
     };
-    let rule = to.rule("tag-of-provider", Some(&other), &format!("{own} == {request}"));
-    rule.on_empty.push(Fallback::Match(canonical(&untagged)));
+    let rule = to.rule("tag-of-provider", Some(&other), &format!("{own} == {request}"))?;
+    rule.on_empty.push(fallback);
     let others = match names.as_slice() {
         [] => free("exists($self.host)".to_owned()),
         names => free(format!("!({})", one_of(&own, names))),
     };
-    to.rule("untagged", Some(&format!("!exists({request})")), &others);
-    let why = format!(
-        "the tag is read from $req.{TAG}, so a caller with a tag of its own must send it; dubbo.force.tag of a single \
-         request has no counterpart"
-    );
-    to.note("tag router", why, to.at(text, document));
+    to.rule("untagged", Some(&format!("!exists({request})")), &others)?;
+    Ok(())
 }
 
 /// Which providers a tag names by itself; `None`: those that carry it.

@@ -33,18 +33,16 @@ const PLACES: [&[&str]; 5] =
 pub(super) fn translate(text: &str, is_text: bool, to: &mut Translation) -> Result<(), Failure> {
     if is_text {
         let selector = text.trim();
-        match parse(selector).and_then(|requirements| expression(&requirements, to)) {
-            Ok(expr) => _ = to.rule("selector", None, &expr),
-            Err(part) => to.lose(part.what, part.why, None),
+        if let Err(part) = parse(selector).and_then(|requirements| add("selector", &requirements, to)) {
+            to.lose(part.what, part.why, None);
         }
         return Ok(());
     }
     for document in to.documents(text)? {
         let at = to.at(text, &document);
         if let Some(selector) = document.text() {
-            match parse(selector.trim()).and_then(|requirements| expression(&requirements, to)) {
-                Ok(expr) => _ = to.rule("selector", None, &expr),
-                Err(part) => to.lose(part.what, part.why, at),
+            if let Err(part) = parse(selector.trim()).and_then(|requirements| add("selector", &requirements, to)) {
+                to.lose(part.what, part.why, at);
             }
             continue;
         }
@@ -61,9 +59,9 @@ pub(super) fn translate(text: &str, is_text: bool, to: &mut Translation) -> Resu
             continue;
         };
         let at = to.at(text, selector);
-        match requirements(selector).and_then(|requirements| expression(&requirements, to)) {
-            Ok(expr) => _ = to.rule(name.unwrap_or("selector"), None, &expr),
-            Err(part) => to.lose(format!("{title}: {}", part.what), part.why, at),
+        let added = requirements(selector).and_then(|all| add(name.unwrap_or("selector"), &all, to));
+        if let Err(part) = added {
+            to.lose(format!("{title}: {}", part.what), part.why, at);
         }
     }
     if to.set.rules.len() > 1 {
@@ -179,6 +177,13 @@ fn parse_one(part: &str) -> Result<Requirement, Untranslatable> {
         }
     }
     make(part, Operator::Exists, Vec::new())
+}
+
+/// One selector as one rule.
+fn add(name: &str, requirements: &[Requirement], to: &mut Translation) -> Result<(), Untranslatable> {
+    let expr = expression(requirements, to)?;
+    to.rule(name, None, &expr)?;
+    Ok(())
 }
 
 fn expression(requirements: &[Requirement], to: &mut Translation) -> Result<String, Untranslatable> {

@@ -300,7 +300,7 @@ impl<'a> Reader<'a> {
         }
         let lines = self.lines.get_or_insert_with(|| self.source.lines());
         let at = Some(lines.position(offset));
-        self.notes.push(Note { code, message: message.into(), file: self.source.name.into(), at });
+        self.notes.push(Note { code, message, file: self.source.name.into(), at });
     }
 }
 

@@ -32,6 +32,9 @@ pub(super) fn parse<'a>(source: &Source<'a>) -> Result<Node<'a>, ConfigError> {
     }
 }
 
+/// One part of a key, with its place.
+type Step<'a> = (Cow<'a, str>, Range<usize>);
+
 struct Parser<'s, 'a> {
     source: &'s Source<'a>,
     text: &'a str,
@@ -132,9 +135,9 @@ impl<'a> Parser<'_, 'a> {
     }
 
     /// A key: words and quoted texts joined by dots.
-    fn path(&mut self) -> Result<Vec<(Cow<'a, str>, Range<usize>)>, ConfigError> {
+    fn path(&mut self) -> Result<Vec<Step<'a>>, ConfigError> {
         let start = self.at;
-        let mut path: Vec<(Cow<'a, str>, Range<usize>)> = Vec::new();
+        let mut path: Vec<Step<'a>> = Vec::new();
         let mut element = String::new();
         let mut element_start = start;
         let mut quoted = false;
@@ -387,7 +390,7 @@ fn is_unquoted(c: char) -> bool {
 }
 
 /// Puts a value under a path. Two objects merge, else the later value wins.
-fn insert<'a>(entries: &mut Vec<Entry<'a>>, path: &[(Cow<'a, str>, Range<usize>)], node: Node<'a>) {
+fn insert<'a>(entries: &mut Vec<Entry<'a>>, path: &[Step<'a>], node: Node<'a>) {
     let Some(((key, key_span), rest)) = path.split_first() else { return };
     let at = match entries.iter().position(|entry| entry.key == *key) {
         Some(at) => at,

@@ -21,6 +21,7 @@ mod task;
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ pub struct LiveSelector {
 struct Inner {
     connection: Connection,
     selector: Selector,
+    /// Whether picks of the convenient form are explained in the log.
+    explains: bool,
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -85,6 +88,9 @@ struct Shared {
     revision: watch::Sender<u64>,
     /// Request slots by key, sorted, so that making a request takes no lock.
     slots: ArcSwap<Vec<(String, RequestSlot)>>,
+    /// By rule: whether a pick of the convenient form fell back since the task last looked. The core's sums may lag by
+    /// some hundred picks, which is minutes for a quiet caller.
+    fell: ArcSwap<Vec<AtomicBool>>,
     state: Mutex<Progress>,
 }
 
@@ -160,25 +166,26 @@ struct Start {
     selector: Selector,
     watched: Option<Watched>,
     overlay: Overlay,
+    explains: bool,
 }
 
 impl LiveSelector {
     fn start(start: Start) -> Self {
-        let Start { connection, service, selector, watched, overlay } = start;
+        let Start { connection, service, selector, watched, overlay, explains } = start;
         let rules = RulesStatus { file: watched.as_ref().map(|w| w.path().to_owned()), ..RulesStatus::default() };
         let shared = Arc::new(Shared {
             service,
             epoch: Instant::now(),
             revision: watch::Sender::new(selector.revision()),
             slots: ArcSwap::default(),
+            fell: ArcSwap::default(),
             state: Mutex::new(Progress { rules, ..Progress::default() }),
         });
-        shared.read_slots(&selector);
+        shared.read_rules(&selector);
         let stop = watch::Sender::new(false);
         let subscription = connection.registry().subscribe(&shared.service);
-        let task =
-            task::start(selector.clone(), Arc::clone(&shared), subscription, watched, overlay, stop.subscribe());
-        Self { inner: Arc::new(Inner { connection, selector, shared, stop, task: Mutex::new(Some(task)) }) }
+        let task = task::start(selector.clone(), Arc::clone(&shared), subscription, watched, overlay, stop.subscribe());
+        Self { inner: Arc::new(Inner { connection, selector, explains, shared, stop, task: Mutex::new(Some(task)) }) }
     }
 
     /// Name of the service.
@@ -264,7 +271,7 @@ impl LiveSelector {
     /// # Errors
     /// [`NoPick`] with the reason and the counts per stage.
     pub fn select<C: Context + ?Sized>(&self, request: &C) -> Result<OwnedPick, NoPick> {
-        self.inner.selector.select(request)
+        self.select_next(request, &[])
     }
 
     /// Picks an instance that is not among `tried`; see [`Selector::select_next`].
@@ -272,7 +279,35 @@ impl LiveSelector {
     /// # Errors
     /// [`NoPick`] with the reason and the counts per stage.
     pub fn select_next<C: Context + ?Sized>(&self, request: &C, tried: &[InstanceId]) -> Result<OwnedPick, NoPick> {
-        self.inner.selector.select_next(request, tried)
+        let picked = self.inner.selector.select_next(request, tried);
+        if let Ok(pick) = &picked
+            && let Some(rule) = pick.reason().rule()
+            && let Some(fell) = self.inner.shared.fell.load().get(rule)
+        {
+            fell.store(true, Ordering::Relaxed);
+        }
+        if self.inner.explains {
+            self.explain_in_log(request, picked.as_ref());
+        }
+        picked
+    }
+
+    #[cold]
+    fn explain_in_log<C: Context + ?Sized>(&self, request: &C, picked: Result<&OwnedPick, &NoPick>) {
+        let stages: Vec<String> = self
+            .inner
+            .selector
+            .stages(request)
+            .iter()
+            .map(|stage| format!("{} {} -> {}", stage.name, stage.entered, stage.left))
+            .collect();
+        match picked {
+            Ok(pick) => {
+                let (instance, reason) = (&pick.instance().id, pick.reason());
+                tracing::info!(service = self.service(), %instance, %reason, ?stages, "picked");
+            }
+            Err(none) => tracing::info!(service = self.service(), reason = %none.reason, ?stages, "none picked"),
+        }
     }
 
     /// Says for every instance what kept or dropped it and its exact probability.
@@ -312,6 +347,12 @@ impl LiveSelector {
         self.inner.shared.revision.subscribe()
     }
 
+    /// A handle that keeps nothing alive.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn downgrade(&self) -> WeakLiveSelector {
+        WeakLiveSelector { inner: Arc::downgrade(&self.inner) }
+    }
+
     /// Stops the task, for all clones, and waits for its end; where nobody else uses the connection, that is shut down
     /// too. What is not done within the deadline is aborted. Returns whether everything ended in time; a second call
     /// does nothing and returns `true`.
@@ -339,6 +380,28 @@ impl LiveSelector {
             }
         }
         in_time
+    }
+}
+
+/// A handle that keeps nothing alive.
+#[cfg(feature = "metrics")]
+#[derive(Clone)]
+pub(crate) struct WeakLiveSelector {
+    inner: std::sync::Weak<Inner>,
+}
+
+#[cfg(feature = "metrics")]
+impl WeakLiveSelector {
+    /// The handle, while another one is left.
+    pub(crate) fn upgrade(&self) -> Option<LiveSelector> {
+        self.inner.upgrade().map(|inner| LiveSelector { inner })
+    }
+}
+
+#[cfg(feature = "metrics")]
+impl fmt::Debug for WeakLiveSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WeakLiveSelector").finish_non_exhaustive()
     }
 }
 
@@ -377,9 +440,12 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read_slots(&self, selector: &Selector) {
+    /// Takes over what the rules in force read and how many they are.
+    fn read_rules(&self, selector: &Selector) {
         let mut slots = selector.request_keys();
         slots.sort();
         self.slots.store(Arc::new(slots));
+        let fell = selector.rules().rules.iter().map(|_| AtomicBool::new(false)).collect();
+        self.fell.store(Arc::new(fell));
     }
 }

@@ -104,7 +104,7 @@ impl Property {
         }
         let mut segments = self.segments.iter();
         for wanted in prefix.split('.') {
-            if squash(segments.next()?) != squash(wanted) {
+            if !same_part(segments.next()?, wanted) {
                 return None;
             }
         }
@@ -114,19 +114,22 @@ impl Property {
 
     fn is(&self, name: &str) -> bool {
         match self.origin {
-            Origin::Environment => squash_all(&self.name) == squash_all(name),
+            Origin::Environment => same_name(&self.name, name),
             _ => {
                 let wanted = name.split('.');
                 self.segments.len() == wanted.clone().count()
-                    && self.segments.iter().zip(wanted).all(|(have, wanted)| squash(have) == squash(wanted))
+                    && self.segments.iter().zip(wanted).all(|(have, wanted)| same_part(have, wanted))
             }
         }
     }
 }
 
-/// A name part without the differences that do not count.
-fn squash(part: &str) -> String {
-    part.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
+/// Whether two name parts differ only where differences do not count.
+fn same_part(a: &str, b: &str) -> bool {
+    fn squash(part: &str) -> impl Iterator<Item = char> + '_ {
+        part.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase)
+    }
+    squash(a).eq(squash(b))
 }
 
 /// A whole name without the differences that do not count between a variable and a dotted name.
@@ -136,12 +139,15 @@ fn squash_all(name: &str) -> String {
 
 /// Whether two spellings name the same key.
 pub fn same_name(a: &str, b: &str) -> bool {
-    squash_all(a) == squash_all(b)
+    fn squash(name: &str) -> impl Iterator<Item = char> + '_ {
+        name.chars().filter(|c| !matches!(c, '-' | '_' | '.')).flat_map(char::to_lowercase)
+    }
+    squash(a).eq(squash(b))
 }
 
 fn below_variable(variable: &str, prefix: &str) -> Option<String> {
     let mut rest = variable.chars();
-    for wanted in squash_all(prefix).chars() {
+    for wanted in prefix.chars().filter(|c| !matches!(c, '-' | '_' | '.')).flat_map(char::to_lowercase) {
         let found = rest.by_ref().find(|c| *c != '_')?;
         if !found.to_lowercase().eq([wanted]) {
             return None;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use metaroute_core::resilience::ejection::EjectionPolicy;
 use metaroute_core::rules::{Balance, RuleSet, ZonePreference};
 use metaroute_core::{Extensions, GuardOptions, Options, Selector};
 use metaroute_expr::Expr;
@@ -10,6 +11,8 @@ use metaroute_expr::Expr;
 use super::rules::{Overlay, Rules, RulesError, Watched};
 use super::{LiveSelector, Start};
 use crate::connection::Connection;
+use crate::seata::SeataConfig;
+use crate::spring::SpringConfig;
 
 /// A service to call: which rules, and who is calling. [`ServiceBuilder::start`] makes it live.
 #[derive(Clone, Debug)]
@@ -23,6 +26,7 @@ pub struct ServiceBuilder {
     guard: Option<GuardOptions>,
     seed: Option<u64>,
     extensions: Extensions,
+    explains: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -43,6 +47,7 @@ impl ServiceBuilder {
             guard: None,
             seed: None,
             extensions: Extensions::default(),
+            explains: false,
         }
     }
 
@@ -81,6 +86,38 @@ impl ServiceBuilder {
         self
     }
 
+    /// Routes as a Seata client with this configuration does: its routers and its balancer, and the cluster its
+    /// transaction service group is mapped to where the service's name is such a group. With `client.routing.debug`
+    /// every pick of [`LiveSelector::select`] is explained in the log, which is slow.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::path::Path;
+    /// use metaroute::properties::Surroundings;
+    /// use metaroute::seata::SeataConfig;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("application.properties");
+    /// # std::fs::write(&path, "seata.tx-service-group=tx\nseata.service.vgroup-mapping.tx=default\n")?;
+    ///
+    /// let config = SeataConfig::read(&path, &Surroundings::none())?;
+    /// let coordinators = metaroute::connect("memory:")?.service("tx").seata(&config).start().await?;
+    /// assert_eq!(coordinators.service(), "default");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn seata(mut self, config: &SeataConfig) -> Self {
+        self.service = config.cluster_of(&self.service).to_owned();
+        self.explains = config.debug;
+        self.rules(config.rules.clone())
+    }
+
+    /// Calls as a Spring Cloud Alibaba service with this configuration: its metadata and cluster become the caller's.
+    /// Follow it with [`ServiceBuilder::nacos_cluster`] for the rule such services usually have.
+    pub fn spring(self, config: &SpringConfig) -> Self {
+        self.caller_metadata(config.caller())
+    }
+
     /// Prefers the caller's own cluster, whatever the rules say; others only when it has no usable instance.
     pub fn prefer_cluster(mut self) -> Self {
         self.overlay.prefer_cluster = true;
@@ -96,6 +133,13 @@ impl ServiceBuilder {
     /// Chooses by this balancer, in place of the one the rules name.
     pub fn balance(mut self, balance: Balance) -> Self {
         self.overlay.balance = Some(balance);
+        self
+    }
+
+    /// Leaves instances alone that keep failing, in place of what the rules say about ejection. It lives on outcomes:
+    /// report them, or use [`Route`](crate::Route), which does.
+    pub fn ejection(mut self, policy: EjectionPolicy) -> Self {
+        self.overlay.ejection = Some(policy);
         self
     }
 
@@ -156,6 +200,7 @@ impl ServiceBuilder {
             selector,
             watched,
             overlay: self.overlay,
+            explains: self.explains,
         }))
     }
 }

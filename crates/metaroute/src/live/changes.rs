@@ -59,11 +59,19 @@ impl Said {
     }
 
     /// Compares with what is so now and says what began or ended. Returns the rules that fall back, in rule order.
-    pub(super) fn look(&mut self, service: &str, selector: &Selector, metrics: &Metrics, now: Duration) -> Vec<String> {
+    /// `fell` tells of a rule, by its index, whether a pick fell back since the last look.
+    pub(super) fn look(
+        &mut self,
+        service: &str,
+        selector: &Selector,
+        metrics: &Metrics,
+        fell: impl Fn(usize) -> bool,
+        now: Duration,
+    ) -> Vec<String> {
         self.held(service, metrics);
         self.usable(service, selector, metrics);
         self.ejections(service, selector, metrics);
-        self.fallbacks(service, selector, metrics, now)
+        self.fallbacks(service, selector, metrics, fell, now)
     }
 
     fn held(&mut self, service: &str, metrics: &Metrics) {
@@ -71,11 +79,9 @@ impl Said {
             (None, Some(Hold::Shrink { from, to })) => {
                 tracing::warn!(service, from, to, "instances lost at once, the last good list is held");
             }
-            (None, Some(_)) => tracing::warn!(
-                service,
-                instances = metrics.instances,
-                "an empty list came, the last good list is held"
-            ),
+            (None, Some(_)) => {
+                tracing::warn!(service, instances = metrics.instances, "an empty list came, the last good list is held")
+            }
             (Some(_), None) => {
                 tracing::info!(service, instances = metrics.instances, "the last good list is no longer held");
             }
@@ -121,11 +127,18 @@ impl Said {
         self.ejected = ejected;
     }
 
-    fn fallbacks(&mut self, service: &str, selector: &Selector, metrics: &Metrics, now: Duration) -> Vec<String> {
+    fn fallbacks(
+        &mut self,
+        service: &str,
+        selector: &Selector,
+        metrics: &Metrics,
+        fell: impl Fn(usize) -> bool,
+        now: Duration,
+    ) -> Vec<String> {
         let active: Vec<String> = if !selector.is_resolved() {
             Vec::new()
         } else if selector.depends_on_request() {
-            self.counted(metrics, now)
+            self.counted(metrics, fell, now)
         } else {
             let stages = selector.stages(&());
             let crosses = stages.iter().any(|stage| stage.outcome == StageOutcome::CrossCluster);
@@ -153,11 +166,11 @@ impl Said {
     }
 
     /// Rules whose fallbacks grew of late.
-    fn counted(&mut self, metrics: &Metrics, now: Duration) -> Vec<String> {
+    fn counted(&mut self, metrics: &Metrics, fell: impl Fn(usize) -> bool, now: Duration) -> Vec<String> {
         let mut active = Vec::new();
-        for (rule, count) in &metrics.fallbacks {
+        for (index, (rule, count)) in metrics.fallbacks.iter().enumerate() {
             let (last, grew) = self.counted.entry(rule.clone()).or_default();
-            if count > last {
+            if fell(index) | (count > last) {
                 *grew = Some(now);
             }
             *last = *count;

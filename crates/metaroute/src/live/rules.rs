@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use metaroute_core::RuleError;
+use metaroute_core::resilience::ejection::EjectionPolicy;
 use metaroute_core::rules::{Balance, RuleSet, ZonePreference};
 use metaroute_expr::{Expr, ParseError};
 use metaroute_registry::document::{ConfigError, Format};
@@ -106,6 +107,7 @@ pub(super) struct Overlay {
     pub(super) prefer_cluster: bool,
     pub(super) prefer_zone: Option<ZonePreference>,
     pub(super) balance: Option<Balance>,
+    pub(super) ejection: Option<EjectionPolicy>,
 }
 
 impl Overlay {
@@ -116,6 +118,9 @@ impl Overlay {
         }
         if let Some(balance) = &self.balance {
             set.balance = balance.clone();
+        }
+        if let Some(ejection) = &self.ejection {
+            set.ejection = Some(ejection.clone());
         }
         set
     }

@@ -1,6 +1,7 @@
 //! The one task behind a live selector.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use metaroute_core::rules::RuleSet;
@@ -139,7 +140,9 @@ impl Task {
             if metrics.held.is_none() {
                 self.serve();
             }
-            let active = self.said.look(&self.shared.service, &self.selector, &metrics, now);
+            let fell = self.shared.fell.load();
+            let fell = |rule: usize| fell.get(rule).is_some_and(|fell| fell.swap(false, Ordering::Relaxed));
+            let active = self.said.look(&self.shared.service, &self.selector, &metrics, fell, now);
             self.shared.state().fallbacks = active;
         }
         let look = counts.then(|| now + COUNTER_LOOK);
@@ -250,7 +253,7 @@ impl Task {
             let same = set == self.selector.rules();
             if !same {
                 self.selector.set_rules(set, self.shared.now()).map_err(RulesError::Unfit)?;
-                self.shared.read_slots(&self.selector);
+                self.shared.read_rules(&self.selector);
                 self.rules = RuleFacts::of(&self.selector);
                 self.said.rules_changed();
             }

@@ -311,6 +311,7 @@ impl Store {
             }
             rows.write(&mut out)?;
         }
+        guard()?;
         let mut end = Vec::new();
         put_varint(&mut end, summary.rows);
         put_varint(&mut end, summary.tombstones);

@@ -187,6 +187,7 @@ pub(crate) struct EngineGauges {
 impl Engine {
     /// Opens or creates the engine in `root`.
     pub(crate) fn open(root: &Path, tuning: &Tuning, discard: Discard) -> Result<Engine> {
+        clear_unfinished(root)?;
         let open = || -> Result<Engine, fjall::Error> {
             let factory: Arc<dyn Factory> = Arc::new(FilterFactory(discard.clone()));
             let db = Database::builder(root)
@@ -241,6 +242,11 @@ impl Engine {
         Snapshot { inner: self.db.snapshot(), keys: self.keys.clone() }
     }
 
+    /// What [`Snapshot::sequence`] of a snapshot taken now would be.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.db.visible_seqno()
+    }
+
     /// Makes everything committed so far survive power loss.
     pub(crate) fn sync(&self) -> Result<(), Failure> {
         self.db.persist(PersistMode::SyncData).map_err(Failure::of)
@@ -268,9 +274,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Merges everything into the last level; for maintenance windows and tests.
-    pub(crate) fn compact(&self) -> Result<(), Failure> {
-        self.keys.tree.major_compact(64 * 1024 * 1024, 0).map_err(|e| Failure::of(e.into()))
+    /// Merges everything into the last level; for maintenance windows and tests. Values that no
+    /// snapshot at or above `oldest` sees are dropped.
+    pub(crate) fn compact(&self, oldest: u64) -> Result<(), Failure> {
+        // The engine's own rule: one below the oldest snapshot.
+        let watermark = oldest.saturating_sub(1);
+        self.keys.tree.major_compact(64 * 1024 * 1024, watermark).map_err(|e| Failure::of(e.into()))
     }
 
     pub(crate) fn gauges(&self) -> EngineGauges {
@@ -299,6 +308,11 @@ const DATA_BLOCK_BYTES: u32 = 4 * 1024;
 pub(crate) type Entry = (Bytes, Bytes);
 
 impl Snapshot {
+    /// Orders snapshots of one engine by age.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.inner.seqno()
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         match self.inner.get(&self.keys, key) {
             Ok(value) => Ok(value.map(Bytes)),
@@ -391,6 +405,29 @@ impl DoubleEndedIterator for Scan {
         let guard = self.iter.next_back();
         self.take(guard)
     }
+}
+
+/// Removes what an engine leaves that was killed while it was made for the first time: it would
+/// stumble over its own half-made files for ever. The version marker is the last thing written then,
+/// so without it, and without any content, nothing was ever stored.
+fn clear_unfinished(root: &Path) -> Result<()> {
+    let marker = root.join("version");
+    let finished = std::fs::metadata(&marker).is_ok_and(|m| m.len() > 0);
+    if finished || !root.exists() {
+        return Ok(());
+    }
+    let journals = crate::journal::files(root).map_err(|e| Error::io("cannot list", root, e))?;
+    let has_content = journals.iter().any(|file| crate::journal::inspect(file).is_ok_and(|f| f.len > 0))
+        || std::fs::read_dir(root.join("keyspaces"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|folder| std::fs::read_dir(folder.path().join("tables")).ok())
+            .any(|tables| tables.count() > 0);
+    if has_content {
+        return Err(Error::Corrupt { file: marker, what: "missing beside existing data".into() });
+    }
+    std::fs::remove_dir_all(root).map_err(|e| Error::io("cannot remove", root, e))
 }
 
 /// Which file keeps the engine from opening; `root` itself when none can be named.

@@ -202,6 +202,13 @@ impl Shared {
         oldest.map_or(Duration::ZERO, |taken| taken.elapsed())
     }
 
+    /// The oldest state a reader still sees.
+    fn oldest_sequence(&self) -> u64 {
+        let views = lock(&self.views);
+        let alive = views.iter().filter_map(Weak::upgrade);
+        alive.map(|view| view.snapshot.sequence()).min().unwrap_or(0)
+    }
+
     /// Waits until the gate is open, or gives up at `deadline`. Returns what the gate says then
     /// (open or slow) and how long it took.
     pub(crate) fn wait_for_gate(&self, engine: &Engine, deadline: Instant) -> Result<(GateState, Duration)> {
@@ -419,8 +426,14 @@ impl Writer {
     }
 
     /// Passes the gate, slowly if it says so.
-    fn admit(&self, engine: &Engine, bytes: usize, deadline: Instant) -> Result<()> {
-        let (state, _) = self.shared.wait_for_gate(engine, deadline)?;
+    fn admit(&mut self, engine: &Engine, bytes: usize, deadline: Instant) -> Result<()> {
+        let state = match self.shared.wait_for_gate(engine, deadline) {
+            Ok((state, _)) => state,
+            Err(_) if engine.is_poisoned() => {
+                return Err(self.fail(Failure::Other("a background flush or compaction failed".into())));
+            }
+            Err(error) => return Err(error),
+        };
         if let GateState::Slow(per_mib) = state {
             let delay = per_mib.mul_f64(bytes as f64 / f64::from(1 << 20));
             let delay = delay.min(deadline.saturating_duration_since(Instant::now()));
@@ -502,7 +515,8 @@ impl Writer {
 
     /// Makes the store read-only.
     fn fail(&mut self, failure: Failure) -> Error {
-        let disk_full = failure.is_disk_full();
+        // Only the first failure says what it was; later ones just find the engine stopped.
+        let disk_full = failure.is_disk_full() || !opening::has_space(&self.shared.path, PROBE_BYTES);
         let reason: Arc<str> = failure.reason().into();
         tracing::error!(path = %self.shared.path.display(), %reason, disk_full, "store failed, now read-only");
         let error = Error::Failed { reason: reason.clone(), disk_full };
@@ -609,7 +623,10 @@ impl Writer {
         // A fresh view, so that the published one does not hold old values back.
         self.publish();
         self.retention.advance();
-        engine.compact().map_err(|failure| Error::Engine(failure.reason()))
+        let oldest = self.shared.oldest_sequence();
+        engine.compact(oldest).map_err(|failure| Error::Engine(failure.reason()))?;
+        self.publish();
+        Ok(())
     }
 
     fn tick(&mut self) {
@@ -617,6 +634,19 @@ impl Writer {
         let status = lock(&self.shared.status).clone();
         match status {
             Status::Running => {
+                let Some(engine) = self.engine.clone() else { return };
+                if engine.is_poisoned() {
+                    // A flush or compaction failed behind our back.
+                    self.fail(Failure::Other("a background flush or compaction failed".into()));
+                    return;
+                }
+                // A snapshot sees the files of its time. Without a new one after a compaction, an
+                // idle store would keep the old files, and read them, until the next write.
+                let published = self.shared.published.load();
+                if published.as_ref().is_some_and(|p| p.snapshot.sequence() != engine.sequence()) {
+                    drop(published);
+                    self.publish();
+                }
                 if self.dirty && self.last_sync.elapsed() >= self.shared.options.sync_every {
                     // The failure is kept as the store's state; there is nobody to answer.
                     let _ = self.sync();

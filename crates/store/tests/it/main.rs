@@ -1,4 +1,6 @@
 //! Behaviour of a store as its users see it.
 
+mod hazards;
 mod model;
+mod rules;
 mod world;

@@ -1,0 +1,196 @@
+//! Cells as JSON, in both directions.
+//!
+//! Answers write 64-bit integers and decimals as strings, because a JavaScript number has 53 bits and would change an id
+//! without telling anybody; a client that can read them as numbers says so. Requests may use either. Nothing is rounded
+//! or cut: a value that a column cannot hold exactly is refused.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use metaroute_store::{ColumnType, Value, ValueError};
+use serde_json::value::RawValue;
+
+use super::json;
+
+/// How 64-bit integers and decimals are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Ints {
+    /// As strings.
+    #[default]
+    Strings,
+    /// As numbers.
+    Numbers,
+}
+
+/// Appends a cell.
+pub(super) fn write(out: &mut Vec<u8>, value: &Value, ty: ColumnType, ints: Ints) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::U64(v) => integer(out, &v.to_string(), ints),
+        Value::I64(v) => integer(out, &v.to_string(), ints),
+        Value::Decimal(v) => integer(out, v, ints),
+        Value::F64(v) => json_text(out, v),
+        Value::Bool(v) => out.extend_from_slice(if *v { b"true" } else { b"false" }),
+        Value::String(v) => json_text(out, v),
+        Value::Bytes(v) => json_text(out, &STANDARD.encode(v)),
+        Value::Json(v) => out.extend_from_slice(v.as_bytes()),
+        Value::Timestamp(_) | Value::Datetime(_) | Value::Date(_) => {
+            // Digits, separators and letters only: nothing to escape.
+            out.push(b'"');
+            out.extend_from_slice(value.to_text(ty).unwrap_or_default().as_bytes());
+            out.push(b'"');
+        }
+        // A type of a later store crate; better visible than wrong.
+        _ => out.extend_from_slice(b"null"),
+    }
+}
+
+fn integer(out: &mut Vec<u8>, digits: &str, ints: Ints) {
+    match ints {
+        Ints::Numbers => out.extend_from_slice(digits.as_bytes()),
+        Ints::Strings => {
+            out.push(b'"');
+            out.extend_from_slice(digits.as_bytes());
+            out.push(b'"');
+        }
+    }
+}
+
+/// Appends a value of a kind that always serialises.
+pub(super) fn json_text<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(out, value).expect("plain data into memory always serialises");
+}
+
+/// Reads a cell of a column. Whether NULL is allowed is for the caller to check.
+///
+/// # Errors
+/// When the value is of another kind or cannot be held exactly.
+pub(super) fn read(raw: &RawValue, ty: ColumnType) -> Result<Value, ValueError> {
+    if json::is_null(raw) {
+        return Ok(Value::Null);
+    }
+    let malformed = || ValueError::Malformed { expected: ty, value: json::shown(raw) };
+    match ty {
+        ColumnType::U64 | ColumnType::I64 | ColumnType::Decimal { .. } => {
+            if let Some(number) = json::number(raw) {
+                let out_of_range = || ValueError::OutOfRange { expected: ty, value: json::shown(raw) };
+                let plain = json::plain_number(number).ok_or_else(out_of_range)?;
+                return Value::from_text(ty, &plain);
+            }
+            let text = json::string(raw).ok_or_else(malformed)?;
+            Value::from_text(ty, &text)
+        }
+        ColumnType::F64 => {
+            let number = json::number(raw).ok_or_else(malformed)?;
+            Value::from_text(ty, number)
+        }
+        ColumnType::Bool => match raw.get() {
+            "true" => Ok(Value::Bool(true)),
+            "false" => Ok(Value::Bool(false)),
+            _ => Err(malformed()),
+        },
+        ColumnType::String => json::string(raw).map(|text| Value::String(text.into_owned())).ok_or_else(malformed),
+        ColumnType::Bytes => {
+            let text = json::string(raw).ok_or_else(malformed)?;
+            STANDARD.decode(text.as_bytes()).map(Value::Bytes).map_err(|_| malformed())
+        }
+        ColumnType::Json => Ok(Value::Json(raw.get().to_owned())),
+        ColumnType::Timestamp { .. } | ColumnType::Datetime { .. } | ColumnType::Date => {
+            let text = json::string(raw).ok_or_else(malformed)?;
+            Value::from_text(ty, &text)
+        }
+        _ => Err(malformed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn raw(text: &str) -> Box<RawValue> {
+        RawValue::from_string(text.to_owned()).expect("legal JSON")
+    }
+
+    fn round(text: &str, ty: &str, ints: Ints) -> String {
+        let ty: ColumnType = ty.parse().expect("legal");
+        let value = read(&raw(text), ty).and_then(|value| value.for_column(ty, true)).expect("fits");
+        let mut out = Vec::new();
+        write(&mut out, &value, ty, ints);
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn every_type_has_one_text() {
+        for (text, ty, written) in [
+            ("18446744073709551615", "u64", r#""18446744073709551615""#),
+            (r#""18446744073709551615""#, "u64", r#""18446744073709551615""#),
+            ("5.0", "u64", r#""5""#),
+            ("-9223372036854775808", "i64", r#""-9223372036854775808""#),
+            ("12.5", "decimal(20,4)", r#""12.5000""#),
+            (r#""0012.5""#, "decimal(20,4)", r#""12.5000""#),
+            ("1.5", "f64", "1.5"),
+            ("true", "bool", "true"),
+            (r#""a\nb\u0000é""#, "string", r#""a\nb\u0000é""#),
+            (r#""AP8=""#, "bytes", r#""AP8=""#),
+            ("{\"b\": 1,  \"a\":[1.50]}", "json", "{\"b\": 1,  \"a\":[1.50]}"),
+            (r#""2024-02-29T12:00:00.123456+02:00""#, "timestamp(6)", r#""2024-02-29T10:00:00.123456Z""#),
+            (r#""2024-02-29T12:00:00Z""#, "timestamp(3)", r#""2024-02-29T12:00:00.000Z""#),
+            (r#""2024-02-29 12:00:00.5""#, "datetime(3)", r#""2024-02-29T12:00:00.500""#),
+            (r#""2024-02-29""#, "date", r#""2024-02-29""#),
+            ("null", "u64", "null"),
+        ] {
+            assert_eq!(round(text, ty, Ints::Strings), written, "{text} as {ty}");
+        }
+        assert_eq!(round("7", "u64", Ints::Numbers), "7");
+        assert_eq!(round("7", "decimal(5,2)", Ints::Numbers), "7.00");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (text, ty) in [
+            ("18446744073709551616", "u64"),
+            ("-1", "u64"),
+            ("1.5", "i64"),
+            (r#""1e3""#, "u64"),
+            ("true", "u64"),
+            ("1e400", "f64"),
+            (r#""1.5""#, "f64"),
+            ("1.23456", "decimal(20,4)"),
+            ("7", "string"),
+            (r#""AP8""#, "bytes"),
+            (r#""2024-02-29T12:00:00.1234Z""#, "timestamp(3)"),
+            (r#""2024-02-29T12:00:00""#, "timestamp(3)"),
+            (r#""2023-02-29""#, "date"),
+            ("1", "bool"),
+            (r#""\ud800""#, "string"),
+        ] {
+            let ty: ColumnType = ty.parse().expect("legal");
+            let read = read(&raw(text), ty).and_then(|value| value.for_column(ty, true));
+            assert!(read.is_err(), "{text} as {ty}: {read:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn integers_survive_whatever_they_are(u: u64, i: i64) {
+            prop_assert_eq!(round(&u.to_string(), "u64", Ints::Strings), format!("\"{u}\""));
+            prop_assert_eq!(round(&format!("\"{u}\""), "u64", Ints::Numbers), u.to_string());
+            prop_assert_eq!(round(&i.to_string(), "i64", Ints::Strings), format!("\"{i}\""));
+        }
+
+        #[test]
+        fn strings_and_bytes_survive(text: String, bytes: Vec<u8>) {
+            let quoted = serde_json::to_string(&text).expect("text");
+            prop_assert_eq!(round(&quoted, "string", Ints::Strings), quoted);
+            let quoted = format!("\"{}\"", STANDARD.encode(&bytes));
+            prop_assert_eq!(round(&quoted, "bytes", Ints::Strings), quoted);
+        }
+
+        #[test]
+        fn doubles_survive(v in any::<f64>().prop_filter("finite", |v| v.is_finite())) {
+            let text = serde_json::to_string(&v).expect("finite");
+            prop_assert_eq!(round(&text, "f64", Ints::Strings).parse::<f64>().expect("a number").to_bits(), v.to_bits());
+        }
+    }
+}

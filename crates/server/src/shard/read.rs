@@ -1,0 +1,494 @@
+//! Answering reads.
+//!
+//! A read becomes pages: each page is one bounded piece of work on the store's own threads, taken only when the reader
+//! wants it, so a slow reader costs a buffered page and a reader that left costs nothing more. Every page takes a fresh
+//! view; a row that changes between two pages is seen once, as the order of the walk says.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use metaroute_cluster::SlotSet;
+use metaroute_cluster::placement::{SlotFunction, Span};
+use metaroute_cluster::protocol::{
+    Aggregate, Direction, Head, NotReady, Position, ReadEvent, ReadOp, ReadRequest, ReadStream, Row, ShardError,
+    ShardErrorKind, ShardState, Sum, Trailer, WorkBudget,
+};
+use metaroute_cluster::topology::Topology;
+use metaroute_store as store;
+use metaroute_store::{
+    AggregateQuery, Budget, Filter, ListPosition, ListQuery, Lookup, Owned, ScanQuery, Store, Table, TimeKey, Walk,
+};
+
+use super::{InFlight, Inner, shard_error};
+
+/// Rows in one event at most.
+const BATCH_ROWS: usize = 1_000;
+/// Bytes of stored rows in one event, about; what one message between processes carries well.
+const BATCH_BYTES: u64 = metaroute_cluster::wire::BATCH_BYTES as u64;
+/// How much of the time left a walk may use before it hands out what it has: the rest is for the way back.
+const TIME_SHARE: f64 = 0.8;
+
+pub(super) fn read(inner: Arc<Inner>, request: ReadRequest, deadline: Instant) -> ReadStream {
+    inner.answered.reads.fetch_add(1, Ordering::Relaxed);
+    let state = State { in_flight: InFlight::enter(&inner), inner, deadline, step: Step::Start(Box::new(request)) };
+    // Each step yields a few events; after an error or the trailer there are no more.
+    Box::pin(stream::unfold(Some(state), advance).flat_map(stream::iter))
+}
+
+struct State {
+    inner: Arc<Inner>,
+    in_flight: InFlight,
+    deadline: Instant,
+    step: Step,
+}
+
+enum Step {
+    Start(Box<ReadRequest>),
+    Walk(Box<Walking>),
+}
+
+type Events = Vec<Result<ReadEvent, ShardError>>;
+
+async fn advance(state: Option<State>) -> Option<(Events, Option<State>)> {
+    let State { inner, in_flight, deadline, step } = state?;
+    let next = async {
+        match step {
+            Step::Start(request) => start(&inner, *request, deadline).await,
+            Step::Walk(walking) => walk(*walking, Vec::new()).await,
+        }
+    };
+    let late = || ShardError::new(ShardErrorKind::DeadlineExceeded, "the answer was not ready in time");
+    let next = {
+        let mut abandoned = Abandoned(Some(&inner));
+        let next = tokio::time::timeout_at(deadline.into(), next).await.unwrap_or_else(|_| Err(late()));
+        abandoned.0 = None;
+        next
+    };
+    Some(match next {
+        Err(error) => (vec![Err(error)], None),
+        Ok((events, None)) => (events, None),
+        Ok((events, Some(walking))) => {
+            let step = Step::Walk(Box::new(walking));
+            (events, Some(State { inner, in_flight, deadline, step }))
+        }
+    })
+}
+
+/// Counts work whose reader left.
+struct Abandoned<'a>(Option<&'a Inner>);
+
+impl Drop for Abandoned<'_> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0 {
+            inner.answered.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a walk needs on a thread of the store.
+struct Scope {
+    store: Arc<Store>,
+    table: Table,
+    columns: Vec<usize>,
+    filter: Option<Filter>,
+    owned: Option<OwnedIds>,
+    deadline: Instant,
+}
+
+/// The ids of the answered slots.
+struct OwnedIds {
+    function: SlotFunction,
+    /// The tenant's span, or every span of the group where the question is about all tenants.
+    spans: Vec<Span>,
+    base_shards: u32,
+    slots: u32,
+    answered: SlotSet,
+}
+
+impl OwnedIds {
+    fn has(&self, id: u64) -> bool {
+        let x = self.function.apply(id);
+        self.spans.iter().any(|span| self.answered.contains(span.slot(x, self.base_shards, self.slots)))
+    }
+}
+
+struct Walking {
+    scope: Arc<Scope>,
+    op: ReadOp,
+    answered: SlotSet,
+    left: WorkBudget,
+    rows_left: usize,
+    after: Option<Position>,
+    trailer: Trailer,
+}
+
+type Advanced = Result<(Events, Option<Walking>), ShardError>;
+
+async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> Advanced {
+    inner.wrong_shard(&request.shard)?;
+    let condition = inner.condition.borrow().clone();
+    if !condition.state.is_ready() {
+        return Ok((not_ready(inner, request.slots, condition.state, condition.loaded_permille), None));
+    }
+    let Some((topology, split)) = inner.ownership(&request.slots, request.epoch, deadline).await else {
+        return Ok((not_ready(inner, request.slots, ShardState::Ready, None), None));
+    };
+    if !split.moved.is_empty() {
+        inner.answered.moved.fetch_add(1, Ordering::Relaxed);
+    }
+    let mut head = Head { answered: split.owned.clone(), moved: split.moved, not_ready: Vec::new() };
+    if !split.nobody.is_empty() {
+        head.not_ready.push(NotReady { slots: split.nobody, state: ShardState::Ready, loaded_permille: None });
+    }
+    let store = inner.store()?;
+    let table = store.table(&request.store).map_err(|error| shard_error(&error))?;
+    if split.owned.is_empty() {
+        let trailer = ReadEvent::Trailer(Trailer::default());
+        return Ok((vec![Ok(ReadEvent::Head(head)), Ok(trailer)], None));
+    }
+    let columns = ordinals(&table, &request.fields)?;
+    let filter = match &request.filter {
+        None => None,
+        Some(text) => Some(inner.filters.get(&table, text)?),
+    };
+    let (rows_left, after) = match &request.op {
+        ReadOp::Get { .. } => (usize::MAX, None),
+        ReadOp::List { limit, after, .. } => (*limit as usize, *after),
+        ReadOp::Scan { limit, after, .. } => (*limit as usize, after.map(Position::of_id)),
+        ReadOp::Aggregate { after, .. } => (usize::MAX, *after),
+    };
+    let tenant = match &request.op {
+        ReadOp::Get { tenant, .. } | ReadOp::Aggregate { tenant, .. } => *tenant,
+        ReadOp::List { tenant, .. } => Some(*tenant),
+        ReadOp::Scan { .. } => None,
+    };
+    let everything = inner.ever_owned.load().difference(&split.owned).is_empty();
+    let owned = if everything { None } else { owned_ids(inner, &topology, &request.store, tenant, &split.owned) };
+    let counted = everything && filter.is_none();
+    let left = deadline.saturating_duration_since(Instant::now()).mul_f64(TIME_SHARE);
+    let scope = Scope { store, table, columns, filter, owned, deadline: Instant::now() + left };
+    let walking = Walking {
+        scope: Arc::new(scope),
+        op: request.op,
+        answered: split.owned,
+        left: request.budget,
+        rows_left,
+        after,
+        trailer: Trailer::default(),
+    };
+    let events = vec![Ok(ReadEvent::Head(head))];
+    if counted
+        && let ReadOp::Aggregate { tenant, from: None, to: None, sums, after: None } = &walking.op
+        && let Some(summed) = summed(&walking.scope.table, sums)?
+    {
+        let tenant = *tenant;
+        return totals(walking, tenant, summed, events).await;
+    }
+    walk(walking, events).await
+}
+
+fn not_ready(inner: &Inner, slots: SlotSet, state: ShardState, loaded_permille: Option<u16>) -> Events {
+    inner.answered.not_ready.fetch_add(1, Ordering::Relaxed);
+    let head = Head { not_ready: vec![NotReady { slots, state, loaded_permille }], ..Head::default() };
+    vec![Ok(ReadEvent::Head(head)), Ok(ReadEvent::Trailer(Trailer::default()))]
+}
+
+fn owned_ids(
+    inner: &Inner,
+    topology: &Topology,
+    store: &str,
+    tenant: Option<u64>,
+    answered: &SlotSet,
+) -> Option<OwnedIds> {
+    let (index, group) = topology.group(&inner.id.group)?;
+    let place = tenant.and_then(|tenant| topology.tenant(tenant)).filter(|place| place.group == index);
+    Some(OwnedIds {
+        function: topology.slot_function(store),
+        spans: place.map_or_else(|| topology.spans_of(index), |place| vec![place.span]),
+        base_shards: group.base_shards,
+        slots: group.slots(),
+        answered: answered.clone(),
+    })
+}
+
+fn ordinals(table: &Table, names: &[String]) -> Result<Vec<usize>, ShardError> {
+    let unknown = |name: &String| {
+        ShardError::new(ShardErrorKind::BadRequest, format!("store `{}` has no column `{name}`", table.name()))
+    };
+    names.iter().map(|name| table.schema().ordinal(name).ok_or_else(|| unknown(name))).collect()
+}
+
+/// Where the maintained sums of these columns are; `None` where one has no maintained sum.
+fn summed(table: &Table, names: &[String]) -> Result<Option<Vec<usize>>, ShardError> {
+    let ordinals = ordinals(table, names)?;
+    Ok(ordinals.iter().map(|at| table.schema().summed().binary_search(at).ok()).collect())
+}
+
+/// Answers an aggregate from the counters the store maintains.
+async fn totals(walking: Walking, tenant: Option<u64>, summed: Vec<usize>, mut events: Events) -> Advanced {
+    let scope = walking.scope.clone();
+    let totals = walking.scope.store.read_points(move |view, _| view.totals(&scope.table, tenant));
+    let totals = totals.await.map_err(|error| shard_error(&error))?;
+    let schema = walking.scope.table.schema();
+    let sums = summed.iter().map(|&n| {
+        let sum = totals.sum(n);
+        Some(match schema.columns()[schema.summed()[n]].ty {
+            store::ColumnType::Decimal { scale, .. } => Sum::Decimal { unscaled: sum, scale },
+            _ => Sum::Integer(sum),
+        })
+    });
+    let aggregate = Aggregate { rows: totals.rows, sums: sums.collect() };
+    let trailer =
+        Trailer { answered: walking.answered, aggregate: Some(aggregate), examined: 1, ..walking.trailer };
+    events.push(Ok(ReadEvent::Trailer(trailer)));
+    Ok((events, None))
+}
+
+/// One page.
+async fn walk(mut walking: Walking, mut events: Events) -> Advanced {
+    let page = page_of(&walking).await?;
+    walking.left.entries = walking.left.entries.saturating_sub(page.examined);
+    walking.left.bytes = walking.left.bytes.saturating_sub(page.bytes);
+    walking.trailer.examined += page.examined;
+    walking.trailer.row_reads += page.row_reads;
+    walking.trailer.aggregate = page.aggregate;
+    walking.rows_left = walking.rows_left.saturating_sub(page.rows.len());
+    walking.after = page.next;
+    let done = page.next.is_none()
+        || page.stopped_early
+        || walking.rows_left == 0
+        || walking.left.entries == 0
+        || walking.left.bytes == 0;
+    if !page.rows.is_empty() {
+        events.push(Ok(ReadEvent::Rows(page.rows)));
+    }
+    if done {
+        let Walking { answered, trailer, .. } = walking;
+        let trailer = Trailer { answered, next: page.next, ..trailer };
+        events.push(Ok(ReadEvent::Trailer(trailer)));
+        return Ok((events, None));
+    }
+    Ok((events, Some(walking)))
+}
+
+#[derive(Default)]
+struct Page {
+    rows: Vec<Row>,
+    next: Option<Position>,
+    /// The walk's time is used up.
+    stopped_early: bool,
+    examined: u64,
+    row_reads: u64,
+    bytes: u64,
+    aggregate: Option<Aggregate>,
+}
+
+async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
+    let scope = walking.scope.clone();
+    let left = walking.left;
+    let limit = walking.rows_left.clamp(1, BATCH_ROWS);
+    let after = walking.after;
+    let page = match walking.op.clone() {
+        ReadOp::Get { ids, tenant, from, to, direction } => {
+            let store = walking.scope.store.clone();
+            let get = Get { ids, tenant, from, to, direction };
+            let read = move |view: &store::View, cancel: &store::Cancel| scope.get(view, cancel, &get);
+            store.read_points(read).await
+        }
+        ReadOp::List { tenant, from, to, direction, .. } => {
+            let store = walking.scope.store.clone();
+            let read = move |view: &store::View, cancel: &store::Cancel| {
+                let walk = scope.walk(limit, direction, left, cancel);
+                let after = after.map(|at| ListPosition { time: at.time, id: at.id });
+                let page = view.list(&ListQuery { walk: walk.on(&scope), tenant, from, to, after })?;
+                Ok(scope.page(page, |at: ListPosition| Position { time: at.time, id: at.id }))
+            };
+            store.read_scans(read).await
+        }
+        ReadOp::Scan { from, to, direction, .. } => {
+            let store = walking.scope.store.clone();
+            let read = move |view: &store::View, cancel: &store::Cancel| {
+                let after = after.map(|at| at.id);
+                scope.scan(view, cancel, &Scan { limit, direction, left, after, from, to })
+            };
+            store.read_scans(read).await
+        }
+        ReadOp::Aggregate { tenant, from, to, sums, .. } => {
+            let columns = ordinals(&walking.scope.table, &sums)?;
+            let store = walking.scope.store.clone();
+            let read = move |view: &store::View, cancel: &store::Cancel| {
+                let walk = scope.walk(1, Direction::Ascending, left, cancel);
+                let after = after.map(|at| ListPosition { time: at.time, id: at.id });
+                let walk = walk.on(&scope);
+                let found = view.aggregate(&AggregateQuery { walk, tenant, from, to, columns: &columns, after })?;
+                let sums = found.columns.iter().map(|column| column.sum.and_then(sum)).collect();
+                Ok(Page {
+                    next: found.next.map(|at| Position { time: at.time, id: at.id }),
+                    // An aggregate is one value per sub-request; the asker goes on behind `next`.
+                    stopped_early: true,
+                    examined: found.examined,
+                    aggregate: Some(Aggregate { rows: found.rows, sums }),
+                    ..Page::default()
+                })
+            };
+            store.read_scans(read).await
+        }
+    };
+    page.map_err(|error| shard_error(&error))
+}
+
+fn sum(sum: store::Sum) -> Option<Sum> {
+    match sum {
+        store::Sum::Integer(sum) => Some(Sum::Integer(sum)),
+        store::Sum::Decimal { unscaled, scale } => Some(Sum::Decimal { unscaled, scale }),
+        store::Sum::Float(sum) => Some(Sum::Float(sum)),
+        _ => None,
+    }
+}
+
+fn within(time: Option<TimeKey>, from: Option<TimeKey>, to: Option<TimeKey>) -> bool {
+    if from.is_none() && to.is_none() {
+        return true;
+    }
+    time.is_some_and(|time| from.is_none_or(|from| time >= from) && to.is_none_or(|to| time < to))
+}
+
+struct Get {
+    ids: Arc<[u64]>,
+    tenant: Option<u64>,
+    from: Option<TimeKey>,
+    to: Option<TimeKey>,
+    direction: Direction,
+}
+
+struct Scan {
+    limit: usize,
+    direction: Direction,
+    left: WorkBudget,
+    after: Option<u64>,
+    from: Option<TimeKey>,
+    to: Option<TimeKey>,
+}
+
+/// The parts of a store walk that are not borrowed from its [`Scope`].
+struct WalkParts<'a> {
+    limit: usize,
+    direction: store::Direction,
+    budget: Budget,
+    owned: Option<Box<dyn Fn(u64) -> bool + Send + Sync + 'a>>,
+    cancel: &'a store::Cancel,
+}
+
+impl WalkParts<'_> {
+    fn on<'a>(&'a self, scope: &'a Scope) -> Walk<'a> {
+        Walk {
+            table: &scope.table,
+            limit: self.limit,
+            direction: self.direction,
+            filter: scope.filter.as_ref(),
+            owned: self.owned.as_deref().map(|owned| -> Owned<'a> { owned }),
+            columns: &scope.columns,
+            budget: self.budget,
+            cancel: Some(self.cancel),
+        }
+    }
+}
+
+impl Scope {
+    fn walk<'a>(
+        &'a self,
+        limit: usize,
+        direction: Direction,
+        left: WorkBudget,
+        cancel: &'a store::Cancel,
+    ) -> WalkParts<'a> {
+        WalkParts {
+            limit,
+            direction: match direction {
+                Direction::Ascending => store::Direction::Ascending,
+                Direction::Descending => store::Direction::Descending,
+            },
+            budget: Budget {
+                entries: left.entries,
+                bytes: left.bytes.min(BATCH_BYTES),
+                deadline: Some(self.deadline),
+            },
+            owned: self.owned.as_ref().map(|owned| -> Box<dyn Fn(u64) -> bool + Send + Sync + 'a> {
+                Box::new(move |id| owned.has(id))
+            }),
+            cancel,
+        }
+    }
+
+    fn page<P>(&self, page: store::Page<P>, position: impl Fn(P) -> Position) -> Page {
+        let rows: Vec<Row> = page.rows.into_iter().map(row).collect();
+        Page {
+            bytes: rows.iter().map(|row| row.bytes() as u64).sum(),
+            rows,
+            next: page.next.map(position),
+            stopped_early: Instant::now() >= self.deadline,
+            examined: page.examined,
+            row_reads: page.row_reads,
+            aggregate: None,
+        }
+    }
+
+    /// Rows by id. The ids are ascending, so a descending answer is the same from the other end.
+    fn get(&self, view: &store::View, cancel: &store::Cancel, get: &Get) -> store::Result<Page> {
+        let parts = self.walk(1, Direction::Ascending, WorkBudget::default(), cancel);
+        let found = view.multi_get(&parts.on(self), &get.ids)?;
+        let rows = found.into_iter().filter_map(Lookup::into_row).map(row).filter(|row| {
+            get.tenant.is_none_or(|tenant| row.tenant == tenant) && within(row.time, get.from, get.to)
+        });
+        let mut rows: Vec<Row> = rows.collect();
+        if get.direction == Direction::Descending {
+            rows.reverse();
+        }
+        Ok(Page { rows, examined: get.ids.len() as u64, ..Page::default() })
+    }
+
+    /// Rows in order of id, within bounds of time that the store's scan does not know. The row behind the page's last
+    /// one is looked for within the bounds too, so that a page says "no more" exactly when there is no more.
+    fn scan(&self, view: &store::View, cancel: &store::Cancel, scan: &Scan) -> store::Result<Page> {
+        let parts = self.walk(scan.limit, scan.direction, scan.left, cancel);
+        let walk = parts.on(self);
+        if scan.from.is_none() && scan.to.is_none() {
+            let page = view.scan(&ScanQuery { after: scan.after, ..ScanQuery::all(walk) })?;
+            return Ok(self.page(page, Position::of_id));
+        }
+        let mut out = Page::default();
+        let mut after = scan.after;
+        loop {
+            let budget = Budget { entries: scan.left.entries.saturating_sub(out.examined), ..parts.budget };
+            let page = view.scan(&ScanQuery { after, ..ScanQuery::all(Walk { budget, ..walk }) })?;
+            after = page.next;
+            let stopped = page.stopped;
+            let mut page = self.page(page, Position::of_id);
+            page.rows.retain(|row| within(row.time, scan.from, scan.to));
+            out.examined += page.examined;
+            out.bytes += page.bytes;
+            out.rows.append(&mut page.rows);
+            if out.rows.len() > scan.limit {
+                out.rows.truncate(scan.limit);
+                out.next = out.rows.last().map(|row| Position::of_id(row.id));
+                break;
+            }
+            out.next = after.map(Position::of_id);
+            let spent = stopped == store::Stopped::Budget
+                || out.examined >= scan.left.entries
+                || Instant::now() >= self.deadline;
+            if after.is_none() || spent {
+                break;
+            }
+        }
+        out.stopped_early = Instant::now() >= self.deadline;
+        Ok(out)
+    }
+}
+
+fn row(row: store::Row) -> Row {
+    Row { id: row.id, tenant: row.tenant, time: row.time, version: row.version, values: row.values }
+}

@@ -157,7 +157,6 @@ pub(crate) struct Ledger {
     wanted: u32,
     answered: u32,
     shards: BTreeMap<ShardId, Ended>,
-    stale: BTreeMap<ShardId, ()>,
     missing: Vec<Missing>,
     pub(crate) epoch: u64,
     pub(crate) sub_requests: u64,
@@ -177,7 +176,6 @@ impl Ledger {
             wanted: 0,
             answered: 0,
             shards: BTreeMap::new(),
-            stale: BTreeMap::new(),
             missing: Vec::new(),
             epoch,
             sub_requests: 0,
@@ -200,6 +198,11 @@ impl Ledger {
     pub(crate) fn answered(&mut self, shard: &ShardId, slots: u32) {
         self.answered += slots;
         self.shards.entry(shard.clone()).or_insert(Ended::Ok);
+    }
+
+    /// Notes that answered slots are asked again for what follows: they count when that answers too.
+    pub(crate) fn reopened(&mut self, slots: &SlotSet) {
+        self.answered = self.answered.saturating_sub(slots.len());
     }
 
     /// Takes back slots that were noted as answered and broke off.
@@ -245,11 +248,6 @@ impl Ledger {
         self.watermark.lag_ms_max = self.watermark.lag_ms_max.max(lag_ms);
     }
 
-    /// Notes that a shard answered from a copy whose slots are known to lag.
-    pub(crate) fn stale(&mut self, shard: &ShardId) {
-        self.stale.insert(shard.clone(), ());
-    }
-
     pub(crate) fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.wanted == self.answered
     }
@@ -278,7 +276,8 @@ impl Ledger {
             failed: count(Ended::Failed),
             timed_out: count(Ended::TimedOut),
             not_ready: count(Ended::NotReady),
-            stale: self.stale.len() as u32,
+            // Copies that lag exist only behind a change stream.
+            stale: 0,
             moved_retried: self.moved_retried,
         };
         let mut missing = self.missing.clone();

@@ -12,6 +12,7 @@ pub mod topology;
 
 pub mod cursor;
 pub mod query;
+pub mod scatter;
 
 pub mod client;
 pub mod protocol;
@@ -23,11 +24,14 @@ pub mod completeness;
 pub mod failure;
 pub mod merge;
 
+pub mod router;
+
 #[cfg(test)]
 mod testing;
 
 pub use completeness::Meta;
 pub use failure::{Code, Failure};
 pub use query::{Path, Query, QueryRequest};
+pub use router::Router;
 pub use slots::SlotSet;
 pub use topology::Topology;

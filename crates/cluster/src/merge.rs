@@ -76,6 +76,13 @@ impl Merge {
         self.sources[source].end = Some(end);
     }
 
+    /// Takes what a source has shown out of the merge.
+    pub fn take(&mut self, source: SourceNumber) -> Vec<Row> {
+        let rows = std::mem::take(&mut self.sources[source].rows);
+        self.bytes -= rows.iter().map(Row::bytes).sum::<usize>();
+        rows.into()
+    }
+
     /// Bytes of the rows shown and not given out.
     pub fn bytes(&self) -> usize {
         self.bytes

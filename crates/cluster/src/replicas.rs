@@ -147,7 +147,9 @@ impl Replicas {
         }
         let wanted = Wanted { shard, slots: self.slots };
         let picked = match (self.selector.select_next(&wanted, tried), &self.anywhere) {
-            (Err(none), Some(anywhere)) if none.reason == NoPickReason::Excluded => anywhere.select_next(&wanted, tried),
+            (Err(none), Some(anywhere)) if none.reason == NoPickReason::Excluded => {
+                anywhere.select_next(&wanted, tried)
+            }
             (picked, _) => picked,
         };
         picked.map_err(|none| self.reason(shard, &none))

@@ -257,6 +257,20 @@ impl Topology {
         (0..group.slots()).filter(in_span).collect()
     }
 
+    /// The spans that tenants of a group can have: the whole group, and those narrower ones that overrides give.
+    pub fn spans_of(&self, group: GroupIndex) -> Vec<Span> {
+        let mut spans = vec![Span::whole(self.groups[group as usize].base_shards)];
+        for (owner, span) in self.overrides.values() {
+            if let Some(span) = span
+                && owner.index == group
+                && !spans.contains(span)
+            {
+                spans.push(*span);
+            }
+        }
+        spans
+    }
+
     /// Every shard of every group.
     pub fn shards(&self) -> impl Iterator<Item = &Shard> {
         self.groups.iter().flat_map(|group| &group.shards)

@@ -1,0 +1,209 @@
+//! Getting one shard to answer: pick a copy, ask, ask another when it fails or is slow.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use metaroute_core::{InstanceId, Outcome, OwnedPick};
+
+use super::Inner;
+use crate::protocol::{
+    Direction, Head, Position, ReadEvent, ReadOp, ReadRequest, ReadStream, ShardError, ShardErrorKind, ShardId,
+    WorkBudget,
+};
+use crate::replicas::NoReplica;
+use crate::slots::SlotSet;
+
+/// What all sub-requests of a query have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    pub(super) request_id: Arc<str>,
+    pub(super) store: Arc<str>,
+    pub(super) filter: Option<Arc<str>>,
+    pub(super) fields: Arc<[String]>,
+    pub(super) budget: WorkBudget,
+    pub(super) hedge: bool,
+}
+
+/// One sub-request.
+#[derive(Clone, Debug)]
+pub(super) struct Sub {
+    pub(super) shard: ShardId,
+    pub(super) slots: SlotSet,
+    pub(super) epoch: u64,
+    pub(super) op: ReadOp,
+    /// Copies that have failed this very question.
+    pub(super) avoid: Vec<InstanceId>,
+}
+
+impl Sub {
+    /// The same question from behind a position on; `None` when nothing is left of it.
+    pub(super) fn after(mut self, position: Position) -> Option<Sub> {
+        match &mut self.op {
+            ReadOp::Get { ids, direction, .. } => {
+                let left: Vec<u64> = match direction {
+                    Direction::Ascending => ids.iter().copied().filter(|id| *id > position.id).collect(),
+                    Direction::Descending => ids.iter().copied().filter(|id| *id < position.id).collect(),
+                };
+                if left.is_empty() {
+                    return None;
+                }
+                *ids = left.into();
+            }
+            ReadOp::List { after, .. } | ReadOp::Aggregate { after, .. } => *after = Some(position),
+            ReadOp::Scan { after, .. } => *after = Some(position.id),
+        }
+        Some(self)
+    }
+}
+
+/// How asking a shard went.
+pub(super) enum Opened {
+    /// A copy answers at least for some slots, or knows where they are.
+    Answering(Answering),
+    /// No copy is ready.
+    NotReady(String),
+    /// No copy is known.
+    NoReplica(String),
+    /// None answered in time.
+    TimedOut,
+    /// All that were asked failed, or one said that the request is at fault.
+    Failed(ShardError),
+}
+
+/// An answer whose first payload has arrived.
+pub(super) struct Answering {
+    pub(super) head: Head,
+    pub(super) first: Option<ReadEvent>,
+    pub(super) stream: ReadStream,
+    pub(super) pick: OwnedPick,
+    pub(super) started: Instant,
+}
+
+/// An outcome and what it took.
+pub(super) struct Opening {
+    pub(super) opened: Opened,
+    pub(super) requests: u32,
+    pub(super) hedged: u32,
+}
+
+type First = (Head, Option<ReadEvent>, ReadStream);
+
+/// Asks one copy and waits for its head and the first thing behind it: a head alone says nothing about how fast the
+/// rows come.
+async fn first_payload(mut stream: ReadStream) -> Result<First, ShardError> {
+    let broke_off = || ShardError::new(ShardErrorKind::Unavailable, "the answer broke off");
+    let head = match stream.next().await.unwrap_or_else(|| Err(broke_off()))? {
+        ReadEvent::Head(head) => head,
+        _ => return Err(ShardError::new(ShardErrorKind::Internal, "the answer does not begin with its head")),
+    };
+    if head.answered.is_empty() {
+        return Ok((head, None, stream));
+    }
+    let first = stream.next().await.unwrap_or_else(|| Err(broke_off()))?;
+    Ok((head, Some(first), stream))
+}
+
+impl Inner {
+    pub(super) fn request(&self, template: &Template, sub: &Sub) -> ReadRequest {
+        ReadRequest {
+            request_id: Arc::clone(&template.request_id),
+            store: Arc::clone(&template.store),
+            shard: sub.shard.clone(),
+            slots: sub.slots.clone(),
+            epoch: sub.epoch,
+            filter: template.filter.clone(),
+            fields: Arc::clone(&template.fields),
+            op: sub.op.clone(),
+            budget: template.budget,
+        }
+    }
+
+    /// Asks until a copy answers, nobody is left to ask, or `until`. The shards get `deadline`.
+    pub(super) async fn open(&self, template: &Template, sub: &Sub, until: Instant, deadline: Instant) -> Opening {
+        let mut opening = Opening { opened: Opened::TimedOut, requests: 0, hedged: 0 };
+        opening.opened =
+            self.try_open(template, sub, until, deadline, &mut opening.requests, &mut opening.hedged).await;
+        opening
+    }
+
+    async fn try_open(
+        &self,
+        template: &Template,
+        sub: &Sub,
+        until: Instant,
+        deadline: Instant,
+        requests: &mut u32,
+        hedged: &mut u32,
+    ) -> Opened {
+        let mut tried = sub.avoid.clone();
+        let pick = match self.replicas.pick(&sub.shard, &tried) {
+            Ok(pick) => pick,
+            Err(NoReplica::NotReady(state)) => return Opened::NotReady(format!("no copy is ready, one is {state}")),
+            Err(NoReplica::Unknown(why)) => return Opened::NoReplica(why),
+            Err(NoReplica::Exhausted) => {
+                return Opened::Failed(ShardError::new(ShardErrorKind::Unavailable, "every copy has failed"));
+            }
+        };
+        self.hedges.deposit();
+        self.retries.deposit();
+        let mut running = FuturesUnordered::new();
+        let mut ask = |pick: OwnedPick, tried: &mut Vec<InstanceId>| {
+            tried.push(pick.instance().id.clone());
+            *requests += 1;
+            let started = Instant::now();
+            let stream = self.client.read(pick.instance(), self.request(template, sub), deadline);
+            first_payload(stream).map(move |result| (pick, started, result))
+        };
+        running.push(ask(pick, &mut tried));
+        let hedge_after = self.latencies.hedge_after(&sub.shard, self.options.hedge.after_max);
+        let hedge_at = Instant::now() + hedge_after;
+        let mut may_hedge = template.hedge && self.options.hedge.enabled;
+        loop {
+            let (pick, started, result) = tokio::select! {
+                biased;
+                Some(answer) = running.next() => answer,
+                () = tokio::time::sleep_until(until.into()) => return Opened::TimedOut,
+                () = tokio::time::sleep_until(hedge_at.into()), if may_hedge => {
+                    may_hedge = false;
+                    // An exhausted budget or a missing copy only means that the first one is waited for.
+                    if let Ok(pick) = self.replicas.pick(&sub.shard, &tried)
+                        && self.hedges.try_withdraw()
+                    {
+                        *hedged += 1;
+                        running.push(ask(pick, &mut tried));
+                    }
+                    continue;
+                }
+            };
+            let failed = match result {
+                Ok((head, first, stream)) if !head.answered.is_empty() || !head.moved.is_empty() => {
+                    self.latencies.record(&sub.shard, started.elapsed());
+                    return Opened::Answering(Answering { head, first, stream, pick, started });
+                }
+                Ok((head, ..)) => {
+                    pick.complete(Outcome::Success, started.elapsed());
+                    let state = head.not_ready.first().map(|not_ready| not_ready.state.name());
+                    Opened::NotReady(format!("a copy says {}", state.unwrap_or("nothing about its slots")))
+                }
+                Err(error) if error.kind == ShardErrorKind::DeadlineExceeded => Opened::TimedOut,
+                Err(error) if error.kind.is_worth_another_copy() => {
+                    // Overload says nothing against the instance that cannot be seen in its load already.
+                    if error.kind != ShardErrorKind::Overloaded {
+                        pick.complete(Outcome::Failure, started.elapsed());
+                    }
+                    tracing::debug!(shard = %sub.shard, %error, "a copy failed");
+                    Opened::Failed(error)
+                }
+                Err(error) => return Opened::Failed(error),
+            };
+            // Another copy may know better; it is paid for like every retry.
+            match self.replicas.pick(&sub.shard, &tried) {
+                Ok(pick) if self.retries.try_withdraw() => running.push(ask(pick, &mut tried)),
+                _ if running.is_empty() => return failed,
+                _ => {}
+            }
+        }
+    }
+}

@@ -63,7 +63,11 @@ pub struct Subscription {
 pub struct Closed;
 
 impl Subscription {
-    pub(super) fn new(view: watch::Receiver<View>) -> Self {
+    pub(super) fn new(mut view: watch::Receiver<View>) -> Self {
+        // Where another subscription got the first answer already, this one has not seen it.
+        if view.borrow().state != State::Unresolved {
+            view.mark_changed();
+        }
         Self { view }
     }
 

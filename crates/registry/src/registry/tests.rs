@@ -277,3 +277,16 @@ fn other_kinds_are_named_when_they_are_not_built_in() {
         "registries of kind `nacos` are not part of this build"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_second_subscription_starts_with_what_the_first_one_got() {
+    let memory = Memory::new();
+    memory.register("s", instance("a")).unwrap();
+    let registry = Registry::new(memory);
+    let mut first = registry.subscribe("s");
+    assert_eq!(hosts(&first.changed().await.unwrap()), ["a"]);
+    let mut second = registry.subscribe("s");
+    let view = tokio::time::timeout(Duration::from_secs(1), second.changed()).await.unwrap().unwrap();
+    assert_eq!(hosts(&view), ["a"]);
+    assert!(tokio::time::timeout(Duration::from_secs(1), second.changed()).await.is_err(), "once");
+}

@@ -38,7 +38,7 @@ pub struct Metric {
     pub label: Option<&'static str>,
     /// What it says.
     pub help: &'static str,
-    read: fn(&Sample, &mut dyn FnMut(Option<&str>, f64)),
+    read: Read,
 }
 
 impl Metric {
@@ -56,6 +56,9 @@ impl fmt::Debug for Metric {
     }
 }
 
+/// Puts the numbers of a metric, each with the value of its label.
+type Read = fn(&Sample, &mut dyn FnMut(Option<&str>, f64));
+
 /// One service at the moment of the scrape.
 struct Sample {
     service: String,
@@ -63,16 +66,11 @@ struct Sample {
     rules: RulesStatus,
 }
 
-const fn counter(
-    name: &'static str,
-    label: Option<&'static str>,
-    help: &'static str,
-    read: fn(&Sample, &mut dyn FnMut(Option<&str>, f64)),
-) -> Metric {
+const fn counter(name: &'static str, label: Option<&'static str>, help: &'static str, read: Read) -> Metric {
     Metric { name, kind: Kind::Counter, seconds: false, label, help, read }
 }
 
-const fn gauge(name: &'static str, help: &'static str, read: fn(&Sample, &mut dyn FnMut(Option<&str>, f64))) -> Metric {
+const fn gauge(name: &'static str, help: &'static str, read: Read) -> Metric {
     Metric { name, kind: Kind::Gauge, seconds: false, label: None, help, read }
 }
 

@@ -178,7 +178,7 @@ impl ServiceBuilder {
                 Err(source) => return Err(RulesError::Expression { text, source }),
             },
             Source::Given(Rules::File(path)) => {
-                let (watched, set) = Watched::open(path).await.map_err(RulesError::File)?;
+                let (watched, set) = Watched::open(path).await.map_err(|error| RulesError::File(Box::new(error)))?;
                 (Some(watched), set)
             }
         };

@@ -86,7 +86,7 @@ impl From<PathBuf> for Rules {
 pub enum RulesError {
     /// The file cannot be read or says something wrong; the cause has the place.
     #[error("the rules file cannot be used")]
-    File(#[source] ConfigError),
+    File(#[source] Box<ConfigError>),
     /// The expression does not parse.
     #[error("the expression `{text}` cannot be read")]
     Expression {
@@ -120,7 +120,7 @@ impl Overlay {
             set.balance = balance.clone();
         }
         if let Some(ejection) = &self.ejection {
-            set.ejection = Some(ejection.clone());
+            set.ejection = Some(*ejection);
         }
         set
     }

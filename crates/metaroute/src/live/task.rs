@@ -106,11 +106,6 @@ enum Event {
 
 impl Task {
     async fn run(&mut self, mut stop: watch::Receiver<bool>) {
-        // A subscription that others opened before has its first answer already and waits for the next one.
-        let known = self.subscription.as_ref().map(Subscription::current);
-        if let Some(view) = known.filter(|view| view.state != State::Unresolved) {
-            self.view(view);
-        }
         let mut deadline = self.settle();
         loop {
             let event = tokio::select! {
@@ -248,7 +243,7 @@ impl Task {
 
     fn edit(&mut self, edit: Result<RuleSet, ConfigError>) {
         let service = &*self.shared.service;
-        let result = edit.map_err(RulesError::File).and_then(|set| {
+        let result = edit.map_err(|error| RulesError::File(Box::new(error))).and_then(|set| {
             let set = self.overlay.over(set);
             let same = set == self.selector.rules();
             if !same {

@@ -47,19 +47,30 @@ pub(super) fn plain_kind(text: &str) -> ScalarKind {
     }
 }
 
-/// The known word closest to what was written, when one is close enough to be meant.
+/// The known word closest to what was written, when one is close enough to be meant. Case and separators do not count.
 pub fn suggest<'k>(written: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let plain = |text: &str| text.to_lowercase().replace(['-', '_', '.', ' '], "");
-    let wanted = plain(written);
+    fn plain(text: &str) -> impl Iterator<Item = char> + '_ {
+        text.chars().filter(|c| !matches!(c, '-' | '_' | '.' | ' ')).flat_map(char::to_lowercase)
+    }
+    let wanted: String = plain(written).take(SUGGEST_CHARS_MAX + 1).collect();
+    let length = wanted.chars().count();
+    if length > SUGGEST_CHARS_MAX {
+        return None;
+    }
     // Long words may be off by more letters than short ones.
-    let allowed = (wanted.chars().count() / 3).clamp(1, 4);
+    let allowed = (length / 3).clamp(1, 4);
     known
         .into_iter()
-        .map(|word| (strsim::osa_distance(&wanted, &plain(word)), word))
+        // A distance is at least the difference in length: most words need no closer look.
+        .filter(|word| plain(word).count().abs_diff(length) <= allowed)
+        .map(|word| (strsim::osa_distance(&wanted, &plain(word).collect::<String>()), word))
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)
 }
+
+/// Longest word a suggestion is looked for; nobody misspells more, and the search is quadratic.
+const SUGGEST_CHARS_MAX: usize = 64;
 
 /// Byte offset inside the raw source text of a scalar that shows the character at byte offset `within` of its value.
 ///

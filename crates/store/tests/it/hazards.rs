@@ -387,11 +387,13 @@ fn hazard_9_a_full_disk_is_survived() {
     let disk = test_support::require!(SmallDisk::mount("24m"));
     let options = OpenOptions { memtable_bytes: 1 << 20, ..OpenOptions::default() };
     let (store, table) = open(&disk.path().join("store"), options.clone());
+    let mut dice = world::Dice(7);
+    let noise: String = (0..40_000).map(|_| char::from(b'a' + dice.roll(26) as u8)).collect();
     let mut acknowledged = 0;
     let failure = loop {
         let mut batch = Batch::new();
         let mut row = content(7, acknowledged).values(acknowledged);
-        row[3] = Value::String(format!("{:x}", (acknowledged + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).repeat(2_000));
+        row[3] = Value::String(noise[(acknowledged % 1_000) as usize..].to_owned());
         batch.upsert(&table, Version::from(1), row).expect("valid");
         match store.apply(batch).wait() {
             Ok(_) => acknowledged += 1,

@@ -1,7 +1,8 @@
 //! Counters that picks leave behind, without a shared write per pick.
 //!
 //! A [`crate::Picker`] counts in its own memory and hands the sums over now and then, to one of a few striped counters.
-//! A picker that rests keeps what it counted last: the sums may lag by up to 255 picks per picker.
+//! A picker that rests keeps what it counted last: the sums of picks may lag by up to 255 per picker. Requests that got
+//! nothing are counted at once.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -127,9 +128,12 @@ impl LocalCounts {
         }
     }
 
-    /// Counts one.
+    /// Counts one. A request that got nothing is counted at once: it is rare, no hurry is lost on it, and somebody may
+    /// wait to be alarmed.
     pub(crate) fn count(&mut self, verdict: Result<Reason, NoPickReason>, counters: &Counters) {
-        if self.last == Some(verdict) && self.run < RUN_MAX {
+        if verdict.is_err() {
+            counters.stripe().add(verdict, 1);
+        } else if self.last == Some(verdict) && self.run < RUN_MAX {
             self.run += 1;
             self.revision = 0;
         } else {

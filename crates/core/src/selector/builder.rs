@@ -124,8 +124,10 @@ impl Builder {
             Update::Delta { upsert, remove } => {
                 let upsert = self.rejects.sift(upsert);
                 let from = self.view.fleet.order.len();
-                let gone = remove.iter().filter(|id| self.view.fleet.find(id.as_str()).is_some()).count();
-                let doubtful = self.guard.doubt(from, from - gone).is_some();
+                // A registry may name an id twice; it goes once.
+                let gone: FxHashSet<&str> =
+                    remove.iter().map(|id| id.as_str()).filter(|id| self.view.fleet.find(id).is_some()).collect();
+                let doubtful = self.guard.doubt(from, from - gone.len()).is_some();
                 if self.held.is_some() || doubtful {
                     let base = match &self.held {
                         Some(held) => held.list.clone(),

@@ -183,3 +183,23 @@ fn rules_are_replaced_without_losing_instances_or_slots() {
     assert!(selector.set_rules(broken, secs(2)).is_err());
     assert_eq!(shares(&selector, &request), [("a".to_owned(), 100.0)], "bad rules leave the old ones in force");
 }
+
+#[test]
+fn a_request_that_gets_nothing_is_counted_at_once() {
+    let selector = crate::selector(rules(vec![must("tier == 9")]), &["a tier=1"]);
+    let mut picker = selector.picker();
+    for n in 1..=3 {
+        assert!(picker.pick(&()).is_err());
+        let counted = selector.metrics(secs(1)).no_picks.into_iter().find(|(reason, _)| *reason == "filtered");
+        assert_eq!(counted, Some(("filtered", n)));
+    }
+}
+
+/// Found by `deltas_equal_a_rebuild`.
+#[test]
+fn an_id_that_a_delta_removes_twice_goes_once() {
+    let selector = crate::selector(RuleSet::default(), &["a"]);
+    let id = selector.instances()[0].id.clone();
+    selector.apply(Update::Delta { upsert: vec![], remove: vec![id.clone(), id] }, secs(1));
+    assert_eq!(size(&selector), 0);
+}

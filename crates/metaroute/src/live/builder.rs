@@ -175,7 +175,7 @@ impl ServiceBuilder {
             Source::Given(Rules::Set(set)) => (None, *set),
             Source::Given(Rules::Expression(text)) => match Expr::parse(&text) {
                 Ok(expr) => (None, RuleSet::must(expr)),
-                Err(source) => return Err(RulesError::Expression { text, source }),
+                Err(source) => return Err(RulesError::Expression { text, source: Box::new(source) }),
             },
             Source::Given(Rules::File(path)) => {
                 let (watched, set) = Watched::open(path).await.map_err(|error| RulesError::File(Box::new(error)))?;
@@ -193,7 +193,8 @@ impl ServiceBuilder {
             extensions: self.extensions,
             caller: self.caller,
         };
-        let selector = Selector::new(self.overlay.over(set), options).map_err(RulesError::Unfit)?;
+        let selector =
+            Selector::new(self.overlay.over(set), options).map_err(|error| RulesError::Unfit(Box::new(error)))?;
         Ok(LiveSelector::start(Start {
             connection: self.connection,
             service: self.service.into(),

@@ -94,11 +94,11 @@ pub enum RulesError {
         text: String,
         /// What is wrong with it, and where.
         #[source]
-        source: ParseError,
+        source: Box<ParseError>,
     },
     /// The rules are well written and do not work: an unknown router, a number out of range, …
     #[error("the rules cannot be put in force")]
-    Unfit(#[source] RuleError),
+    Unfit(#[source] Box<RuleError>),
 }
 
 /// What the program adds to whatever rules are in force.

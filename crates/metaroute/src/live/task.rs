@@ -247,7 +247,7 @@ impl Task {
             let set = self.overlay.over(set);
             let same = set == self.selector.rules();
             if !same {
-                self.selector.set_rules(set, self.shared.now()).map_err(RulesError::Unfit)?;
+                self.selector.set_rules(set, self.shared.now()).map_err(|error| RulesError::Unfit(Box::new(error)))?;
                 self.shared.read_rules(&self.selector);
                 self.rules = RuleFacts::of(&self.selector);
                 self.said.rules_changed();

@@ -1,10 +1,11 @@
 //! Counters that picks leave behind, without a shared write per pick.
 //!
-//! A [`crate::Picker`] counts in its own memory and hands the sums over now and then, to one of a few striped counters.
-//! A picker that rests keeps what it counted last: the sums of picks may lag by up to 255 per picker. Requests that got
-//! nothing are counted at once.
+//! Every picker writes counters of its own, on cache lines of its own, and whoever asks sums them up: exact at any
+//! moment, and a pick pays for a plain store. Picks through a fallback or a relaxed rule are counted per rule as well,
+//! in one shared counter: that is the exception, not the path every pick takes.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -48,7 +49,7 @@ pub struct Metrics {
     pub memo: usize,
 }
 
-/// Counts of one picker or stripe.
+/// Counts of one picker.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Tally {
@@ -57,107 +58,69 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn add(&self, verdict: Result<Reason, NoPickReason>, n: u64) {
-        match verdict {
-            Ok(reason) => self.picks[reason.kind()].fetch_add(n, Ordering::Relaxed),
-            Err(reason) => self.no_picks[reason as usize].fetch_add(n, Ordering::Relaxed),
+    /// Counts one. Only the owner of a tally writes it, so a load and a store do.
+    #[inline]
+    pub(crate) fn count(&self, verdict: Result<Reason, NoPickReason>) {
+        let counter = match verdict {
+            Ok(reason) => &self.picks[reason.kind()],
+            Err(reason) => &self.no_picks[reason as usize],
         };
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn absorb(&self, other: &Tally) {
+        for (sum, n) in self.picks.iter().zip(&other.picks).chain(self.no_picks.iter().zip(&other.no_picks)) {
+            sum.fetch_add(n.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
     }
 }
 
-/// Stripes of the shared counters: enough that the cores of a usual server rarely meet.
-const STRIPES: usize = 16;
-
-/// Counters shared by everything that picks from one selector.
+/// Counters of everything that picks from one selector.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    stripes: [Tally; STRIPES],
+    /// Of pickers that are gone.
+    retired: Tally,
+    live: Mutex<Vec<Arc<Tally>>>,
     /// By index of the rule in the current set; started anew when rules are replaced.
     pub(crate) rules: ArcSwap<Vec<AtomicU64>>,
 }
 
 impl Counters {
-    /// The stripe of this thread.
-    fn stripe(&self) -> &Tally {
-        thread_local!(static STRIPE: usize = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES);
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        &self.stripes[STRIPE.with(|stripe| *stripe)]
+    /// Counters for a new picker.
+    pub(crate) fn enter(&self) -> Arc<Tally> {
+        let tally = Arc::new(Tally::default());
+        self.live().push(Arc::clone(&tally));
+        tally
     }
 
-    pub(crate) fn count_rule(&self, rule: usize, n: u64) {
+    /// Takes over the counters of a picker that goes.
+    pub(crate) fn leave(&self, tally: &Arc<Tally>) {
+        let mut live = self.live();
+        if let Some(at) = live.iter().position(|known| Arc::ptr_eq(known, tally)) {
+            live.swap_remove(at);
+            self.retired.absorb(tally);
+        }
+    }
+
+    fn live(&self) -> MutexGuard<'_, Vec<Arc<Tally>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn count_rule(&self, rule: usize) {
         if let Some(counter) = self.rules.load().get(rule) {
-            counter.fetch_add(n, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn picks(&self) -> Vec<(&'static str, u64)> {
-        let sum = |kind: usize| self.stripes.iter().map(|s| s.picks[kind].load(Ordering::Relaxed)).sum();
-        Reason::KIND_NAMES.iter().enumerate().map(|(kind, &name)| (name, sum(kind))).collect()
-    }
-
-    pub(crate) fn no_picks(&self) -> Vec<(&'static str, u64)> {
-        let sum = |reason: NoPickReason| {
-            self.stripes.iter().map(|s| s.no_picks[reason as usize].load(Ordering::Relaxed)).sum()
-        };
-        NoPickReason::ALL.iter().map(|&reason| (reason.code(), sum(reason))).collect()
-    }
-}
-
-/// Counts kept by one picker until they are handed over: most picks in a row have the same reason, so a run length is
-/// all there is to keep.
-#[derive(Debug, Default)]
-pub(crate) struct LocalCounts {
-    last: Option<Result<Reason, NoPickReason>>,
-    /// Revision of the fixed answer that `last` belongs to; 0 when it came from anywhere else.
-    revision: u64,
-    run: u64,
-}
-
-/// Picks of one kind counted before they are handed over.
-const RUN_MAX: u64 = 256;
-
-impl LocalCounts {
-    /// Counts one pick of the fixed answer of a revision, which has one reason.
-    #[inline]
-    pub(crate) fn count_fixed(&mut self, revision: u64, reason: Reason, counters: &Counters) {
-        if self.revision == revision && self.run < RUN_MAX {
-            self.run += 1;
-        } else {
-            self.begin(Ok(reason), counters);
-            self.revision = revision;
-        }
-    }
-
-    /// Counts one. A request that got nothing is counted at once: it is rare, no hurry is lost on it, and somebody may
-    /// wait to be alarmed.
-    pub(crate) fn count(&mut self, verdict: Result<Reason, NoPickReason>, counters: &Counters) {
-        if verdict.is_err() {
-            counters.stripe().add(verdict, 1);
-        } else if self.last == Some(verdict) && self.run < RUN_MAX {
-            self.run += 1;
-            self.revision = 0;
-        } else {
-            self.begin(verdict, counters);
-        }
-    }
-
-    #[cold]
-    fn begin(&mut self, verdict: Result<Reason, NoPickReason>, counters: &Counters) {
-        self.flush(counters);
-        self.last = Some(verdict);
-        self.run = 1;
-    }
-
-    pub(crate) fn flush(&mut self, counters: &Counters) {
-        if let Some(verdict) = self.last.take() {
-            counters.stripe().add(verdict, self.run);
-            if let Ok(reason) = verdict
-                && let Some(rule) = reason.rule()
-            {
-                counters.count_rule(rule, self.run);
-            }
-        }
-        self.run = 0;
-        self.revision = 0;
+    /// Picks and refusals by code.
+    pub(crate) fn sums(&self) -> (Vec<(&'static str, u64)>, Vec<(&'static str, u64)>) {
+        let total = Tally::default();
+        let live = self.live();
+        total.absorb(&self.retired);
+        live.iter().for_each(|tally| total.absorb(tally));
+        let sum = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let picks = Reason::KIND_NAMES.iter().copied().zip(total.picks.iter().map(sum)).collect();
+        let codes = NoPickReason::ALL.iter().map(|reason| reason.code());
+        (picks, codes.zip(total.no_picks.iter().map(sum)).collect())
     }
 }

@@ -254,7 +254,7 @@ impl Pool {
             shares,
             table,
             probes,
-            plain: verdict.is_ok()
+            plain: verdict.is_ok_and(|reason| reason.rule().is_none())
                 && no_probes
                 && matches!(plan.set.balance, Balance::WeightedRandom | Balance::Random | Balance::Xid),
             owners: scratch.owners.clone(),

@@ -511,10 +511,11 @@ impl Builder {
         let running = self.held.as_ref().map_or(Duration::ZERO, |held| now.saturating_sub(held.since));
         let view = &snapshot.view;
         let rules = counters.rules.load();
+        let (picks, no_picks) = counters.sums();
         let names = view.plan.set.rules.iter().map(|rule| rule.name.clone());
         Metrics {
-            picks: counters.picks(),
-            no_picks: counters.no_picks(),
+            picks,
+            no_picks,
             fallbacks: names.zip(rules.iter().map(|n| n.load(std::sync::atomic::Ordering::Relaxed))).collect(),
             rejects: self.rejects.clone(),
             held: snapshot.held,

@@ -15,7 +15,7 @@ use crate::choose::{Candidates, Turns, owner};
 use crate::evaluate::Scratch;
 use crate::fleet::Entry;
 use crate::instance::{Instance, InstanceId};
-use crate::metrics::LocalCounts;
+use crate::metrics::Tally;
 use crate::outcome::{NoPick, NoPickReason, Outcome, Reason};
 use crate::pool::{Pool, Table, named};
 use crate::request::Context;
@@ -32,7 +32,7 @@ pub struct Picker {
     shared: Arc<Shared>,
     cache: Cache<Arc<ArcSwap<Snapshot>>, Arc<Snapshot>>,
     turns: Turns,
-    counts: LocalCounts,
+    counts: Arc<Tally>,
     desk: Desk,
 }
 
@@ -51,7 +51,7 @@ impl Desk {
         shared: &Shared,
         snapshot: &'a Snapshot,
         turns: &mut Turns,
-        counts: &mut LocalCounts,
+        counts: &Tally,
         request: &C,
         tried: &[InstanceId],
     ) -> Result<Pick<'a>, NoPick> {
@@ -65,7 +65,12 @@ impl Desk {
         };
         let pool = snapshot.pool.as_deref().or(remembered.map(|remembered| &remembered.pool));
         let found = find(snapshot, pool, request, tried, turns, &mut self.scratch);
-        counts.count(found.as_ref().map(|found| found.reason).map_err(|none| none.reason), &shared.counters);
+        counts.count(found.as_ref().map(|found| found.reason).map_err(|none| none.reason));
+        if let Ok(found) = &found
+            && let Some(rule) = found.reason.rule()
+        {
+            shared.counters.count_rule(rule);
+        }
         found.map(|found| found.start(snapshot.revision))
     }
 }
@@ -74,9 +79,9 @@ impl Picker {
     pub(super) fn new(shared: Arc<Shared>, turns: Turns) -> Self {
         Self {
             cache: Cache::new(Arc::clone(&shared.current)),
+            counts: shared.counters.enter(),
             shared,
             turns,
-            counts: LocalCounts::default(),
             desk: Desk::default(),
         }
     }
@@ -95,11 +100,11 @@ impl Picker {
             && let Ok(reason) = pool.verdict
         {
             let revision = snapshot.revision;
-            self.counts.count_fixed(revision, reason, &self.shared.counters);
+            self.counts.count(Ok(reason));
             let entry = &pool.entries[pool.alias.pick(self.turns.rng.next_u64())];
             return Ok(Pick { entry, reason, revision, use_: Use::default() });
         }
-        self.desk.pick(&self.shared, snapshot, &mut self.turns, &mut self.counts, request, &[])
+        self.desk.pick(&self.shared, snapshot, &mut self.turns, &self.counts, request, &[])
     }
 
     /// Picks an instance that is not among `tried`; see [`super::Selector::select_next`].
@@ -108,7 +113,7 @@ impl Picker {
     /// [`NoPick`] with the reason and the counts per stage.
     pub fn pick_next<C: Context + ?Sized>(&mut self, request: &C, tried: &[InstanceId]) -> Result<Pick<'_>, NoPick> {
         let snapshot = self.cache.load();
-        self.desk.pick(&self.shared, snapshot, &mut self.turns, &mut self.counts, request, tried)
+        self.desk.pick(&self.shared, snapshot, &mut self.turns, &self.counts, request, tried)
     }
 
     /// Revision of the snapshot the next pick would use.
@@ -119,7 +124,7 @@ impl Picker {
 
 impl Drop for Picker {
     fn drop(&mut self) {
-        self.counts.flush(&self.shared.counters);
+        self.shared.counters.leave(&self.counts);
     }
 }
 

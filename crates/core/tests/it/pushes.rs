@@ -203,3 +203,22 @@ fn an_id_that_a_delta_removes_twice_goes_once() {
     selector.apply(Update::Delta { upsert: vec![], remove: vec![id.clone(), id] }, secs(1));
     assert_eq!(size(&selector), 0);
 }
+
+#[test]
+fn picks_are_counted_at_once_and_for_good() {
+    let relaxed = crate::prefer("tier == 9", vec![], metaroute_core::rules::Terminal::Any);
+    let selector = crate::selector(rules(vec![relaxed]), &["a tier=1"]);
+    let counted =
+        |reason: &str| selector.metrics(secs(1)).picks.into_iter().find(|(code, _)| *code == reason).unwrap().1;
+    let mut picker = selector.picker();
+    for n in 1..=5 {
+        picker.pick(&()).unwrap();
+        assert_eq!(counted("relaxed"), n);
+    }
+    assert_eq!(selector.metrics(secs(1)).fallbacks, [("prefer".to_owned(), 5)]);
+    selector.set_rules(RuleSet::default(), secs(1)).unwrap();
+    picker.pick(&()).unwrap();
+    drop(picker);
+    selector.select(&()).unwrap();
+    assert_eq!((counted("relaxed"), counted("matched")), (5, 2));
+}

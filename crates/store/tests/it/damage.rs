@@ -159,12 +159,29 @@ fn a_damaged_manifest_is_named() {
     let current = std::fs::read(folder.join("current")).expect("reads");
     let number = u64::from_le_bytes(current[..8].try_into().expect("eight bytes"));
     let manifest = folder.join(format!("v{number}"));
-    let len = std::fs::metadata(&manifest).expect("is there").len() as usize;
-    flip(&manifest, len - 5, 3);
-    match Store::open(made.path(), OpenOptions::default()) {
-        Err(Error::Corrupt { file, .. }) => assert_eq!(file, manifest),
-        other => panic!("{other:?}"),
+    let manifest = manifest.strip_prefix(made.path()).expect("inside").to_owned();
+    let len = std::fs::metadata(made.path().join(&manifest)).expect("is there").len();
+    let mut dice = Dice(0xfeed);
+    let mut named = 0;
+    for _ in 0..40 {
+        let folder = scratch();
+        copy(made.path(), folder.path());
+        let at = dice.roll(len) as usize;
+        flip(&folder.path().join(&manifest), at, dice.roll(8) as u8);
+        match Store::open(folder.path(), OpenOptions::default()) {
+            Err(Error::Corrupt { file, .. }) => {
+                assert_eq!(file, folder.path().join(&manifest), "flip at {at} of {len}");
+                named += 1;
+            }
+            Err(other) => panic!("flip at {at} of {len}: {other:?}"),
+            // Bytes that say nothing about the tables.
+            Ok(store) => {
+                let table = store.table("t").expect("there");
+                assert_eq!(read_all(&store, &table).expect("readable") as u64, ROWS, "flip at {at} of {len}");
+            }
+        }
     }
+    assert!(named > 5, "{named} of 40 flips were seen");
 }
 
 fn journal(folder: &Path) -> PathBuf {

@@ -56,7 +56,7 @@ impl AliasTable {
     /// The member that `draw`, a uniform 64-bit number, falls on. The table must not be empty.
     #[inline]
     pub(crate) fn pick(&self, draw: u64) -> usize {
-        let index = ((draw >> 32) * self.entries.len() as u64 >> 32) as usize;
+        let index = (((draw >> 32) * self.entries.len() as u64) >> 32) as usize;
         let entry = self.entries[index];
         let own = (draw as u32) < entry.threshold || entry.alias == index as u32;
         if own { index } else { entry.alias as usize }

@@ -726,7 +726,8 @@ impl View {
             let counts = self.fleet.enabled.get(at) && (seata || self.weighted.get(at));
             let open = load.share > 0.0 && (self.usable.get(at) || (load.panic && counts));
             // Hash tables hold the members that are out as well, so that their keys alone move and come back.
-            if !open && !(hashed && counts) {
+            let kept = open || (hashed && counts);
+            if !kept {
                 return;
             }
             let weight = if weighted && !seata { self.weights[at] } else { 1.0 };

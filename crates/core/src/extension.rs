@@ -3,6 +3,39 @@
 //! A rules file names a router with `router: NAME` and writes the router's own keys beside it; Seata's `spi-…` routers
 //! arrive the same way. A balancer is named by `balance: NAME`. Both are asked when instances or rules change, not per
 //! pick: a router narrows the candidates to a set, a balancer builds what it later chooses from.
+//!
+//! A router that keeps instances on even ports, if the rules ask for it:
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use metaroute_core::rules::{Filter, Rule, Terminal};
+//! use metaroute_core::{Extensions, Instance, Options, Router, RuleSet, Selector, Update};
+//!
+//! struct EvenPorts;
+//!
+//! impl Router for EvenPorts {
+//!     fn route(&self, candidates: &[&Instance], _caller: &BTreeMap<String, String>, keep: &mut [bool]) {
+//!         for (candidate, keep) in candidates.iter().zip(keep) {
+//!             *keep = candidate.address.port() % 2 == 0;
+//!         }
+//!     }
+//! }
+//!
+//! let extensions = Extensions::default().with_router("even-ports", |_name, _config| Ok(Arc::new(EvenPorts)));
+//! let mut rule = Rule::new("even", metaroute_core::expr::Expr::parse("")?);
+//! rule.filter = Filter::Custom { router: "even-ports".into(), config: BTreeMap::new() };
+//! rule.terminal = Some(Terminal::Fail);
+//! let mut rules = RuleSet::default();
+//! rules.rules.push(rule);
+//!
+//! let selector = Selector::new(rules, Options { extensions, ..Options::default() })?;
+//! let list = ["10.0.0.1:81", "10.0.0.1:82"].map(|address| Instance::new(address.parse().unwrap()));
+//! selector.apply(Update::Snapshot(list.into()), Duration::ZERO);
+//! assert_eq!(selector.select(&())?.instance().address.port(), 82);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -18,9 +18,9 @@ use crate::outcome::{NoPickReason, Reason};
 #[non_exhaustive]
 pub struct Metrics {
     /// Picks by reason code (`fallback` without its number).
-    pub picks: Vec<(&'static str, u64)>,
+    pub picks: ByCode,
     /// Requests that got no instance, by reason code.
-    pub no_picks: Vec<(&'static str, u64)>,
+    pub no_picks: ByCode,
     /// Picks that came through a fallback or a relaxed rule, by rule name.
     pub fallbacks: Vec<(String, u64)>,
     /// Instances left out at intake.
@@ -48,6 +48,9 @@ pub struct Metrics {
     /// Request-dependent answers remembered in the current snapshot.
     pub memo: usize,
 }
+
+/// Sums by stable code.
+pub type ByCode = Vec<(&'static str, u64)>;
 
 /// Counts of one picker.
 #[derive(Debug, Default)]
@@ -113,7 +116,7 @@ impl Counters {
     }
 
     /// Picks and refusals by code.
-    pub(crate) fn sums(&self) -> (Vec<(&'static str, u64)>, Vec<(&'static str, u64)>) {
+    pub(crate) fn sums(&self) -> (ByCode, ByCode) {
         let total = Tally::default();
         let live = self.live();
         total.absorb(&self.retired);

@@ -70,7 +70,7 @@ impl Builder {
     pub(super) fn new(rules: RuleSet, options: Options) -> Result<(Self, Snapshot), RuleError> {
         let mut slots = RequestSlots::default();
         let plan = Plan::compile(rules, options.caller, &options.extensions, &mut slots)?;
-        let ejector = plan.set.ejection.clone().map(Ejector::new);
+        let ejector = plan.set.ejection.map(Ejector::new);
         let mut builder = Self {
             view: View::empty(plan),
             slots,
@@ -317,8 +317,8 @@ impl Builder {
         let caller = self.view.plan.caller.clone();
         let plan = Plan::compile(rules, caller, &self.extensions, &mut self.slots)?;
         match (&plan.set.ejection, &mut self.ejector) {
-            (Some(policy), Some(ejector)) => ejector.set_policy(policy.clone()),
-            (Some(policy), none) => *none = Some(Ejector::new(policy.clone())),
+            (Some(policy), Some(ejector)) => ejector.set_policy(*policy),
+            (Some(policy), none) => *none = Some(Ejector::new(*policy)),
             (None, ejector) => {
                 *ejector = None;
                 self.view.ejected.clear();
@@ -586,7 +586,7 @@ impl View {
         use crate::resilience::ejection::State;
         let at = slot as usize;
         self.ejected.put(at, !matches!(state, State::Closed));
-        self.half_open.put(at, matches!(state, State::HalfOpen { .. }));
+        self.half_open.put(at, matches!(state, State::HalfOpen));
         self.refresh_usable(slot);
     }
 

@@ -26,6 +26,9 @@ use crate::snapshot::{Remembered, Snapshot, fingerprint};
 /// Remembered answers a picker keeps at hand, so that a repeated request touches no shared memory.
 const RECENT: usize = 16;
 
+/// Remembered answers by fingerprint.
+type Recent = [Option<(u64, Arc<Remembered>)>; RECENT];
+
 /// Picks for one thread or task. Owns its random numbers, its turns and a handle on the snapshot; holds the snapshot it
 /// last used until it is used again or dropped.
 pub struct Picker {
@@ -40,7 +43,7 @@ pub struct Picker {
 #[derive(Default)]
 struct Desk {
     scratch: Scratch,
-    recent: Box<[Option<(u64, Arc<Remembered>)>; RECENT]>,
+    recent: Box<Recent>,
     recent_revision: u64,
 }
 
@@ -135,11 +138,7 @@ impl fmt::Debug for Picker {
 }
 
 /// The remembered answer to a request, from the picker's own few or from the snapshot.
-fn recall<'a, C: Context + ?Sized>(
-    snapshot: &Snapshot,
-    request: &C,
-    recent: &'a mut [Option<(u64, Arc<Remembered>)>; RECENT],
-) -> Option<&'a Remembered> {
+fn recall<'a, C: Context + ?Sized>(snapshot: &Snapshot, request: &C, recent: &'a mut Recent) -> Option<&'a Remembered> {
     let reads = &snapshot.view.plan.reads;
     let key = fingerprint(reads, request);
     let place = &mut recent[key as usize % RECENT];

@@ -1,3 +1,4 @@
+#![allow(clippy::field_reassign_with_default, reason = "rule sets are built as their users build them")]
 //! The routing core as its users meet it. Test names carry the case number of the field's public bug reports they settle.
 
 mod balancing;

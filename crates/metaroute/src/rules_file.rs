@@ -62,6 +62,8 @@ const FILE_KEYS: [&str; 14] = [
     "rules",
 ];
 const RULE_KEYS: [&str; 8] = ["name", "when", "match", "router", "mode", "min_usable", "on_empty", "terminal"];
+/// A router's own keys that are named like those of a rule stand in a map of this name.
+const ROUTER_CONFIG: &str = "config";
 const FALLBACK_KEYS: [&str; 4] = ["match", "drop_keys", "lacking_all", "lacking_any"];
 
 /// The rules of a file and where each of them stands.
@@ -422,7 +424,13 @@ impl<'a> Reader<'a> {
             let router = fields.text("router")?.unwrap_or_default().to_owned();
             let mut config = BTreeMap::new();
             for entry in fields.entries().iter().filter(|entry| !RULE_KEYS.contains(&entry.key.as_ref())) {
-                flatten(&entry.key, &entry.node, &mut config);
+                if entry.key != ROUTER_CONFIG {
+                    flatten(&entry.key, &entry.node, &mut config);
+                    continue;
+                }
+                for entry in Fields::open(self.source, &entry.node, "`config`")?.entries() {
+                    flatten(&entry.key, &entry.node, &mut config);
+                }
             }
             rule.filter = Filter::Custom { router, config };
         }

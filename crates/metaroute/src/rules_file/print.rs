@@ -9,6 +9,7 @@ use metaroute_core::rules::{
 use metaroute_expr::Dialect;
 
 use super::units::{format_duration, format_fraction};
+use super::{ROUTER_CONFIG, RULE_KEYS};
 
 /// The rule set as YAML that [`RulesFile::parse`](super::RulesFile::parse) reads back to the same rule set. Values that
 /// equal their default are left out.
@@ -125,8 +126,13 @@ impl Printer {
             }
             Filter::Custom { router, config } => {
                 self.line(format_args!("router: {}", quote(router)));
+                let reserved = |key: &String| key == ROUTER_CONFIG || RULE_KEYS.contains(&key.as_str());
+                let apart = config.keys().any(reserved);
+                if apart {
+                    self.line(format_args!("{ROUTER_CONFIG}:"));
+                }
                 for (key, value) in config {
-                    self.line(format_args!("{}: {}", quote(key), quote(value)));
+                    self.line(format_args!("{}{}: {}", if apart { "  " } else { "" }, quote(key), quote(value)));
                 }
             }
             other => unprintable("filter", other),

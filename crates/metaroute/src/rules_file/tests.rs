@@ -129,6 +129,20 @@ rules:
     assert_eq!(read("balance: custom:mine").balance, Balance::Custom("mine".into()));
 }
 
+/// Found by fuzzing: a router's own key may be named like one of a rule.
+#[test]
+fn a_routers_own_keys_may_be_named_like_a_rules() {
+    let set = read("rules: [{name: a, router: r, x: 1, config: {mode: fast, config: c, n: {m: 2}}, mode: prefer}]");
+    let keys = [("config", "c"), ("mode", "fast"), ("n.m", "2"), ("x", "1")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    assert_eq!(set.rules[0].filter, Filter::Custom { router: "r".into(), config: keys.into() });
+    assert_eq!(set.rules[0].mode, Mode::Prefer);
+    assert_eq!(read(&to_yaml(&set)), set);
+    assert_eq!(
+        fail("rules: [{router: r, config: 1}]"),
+        "rules.yaml:1:29: `config` must be a map, not a number (expected map)"
+    );
+}
+
 #[test]
 fn all_formats_mean_the_same() {
     let yaml = read("types: {v: version}\nrules: [{name: a, match: v >= 2.10, terminal: any}]");
@@ -397,7 +411,7 @@ prop_compose! {
         name in "[ -~é\n\t]{1,12}",
         when in prop::option::of(prop::sample::select(vec!["$req.a == 1", "$caller.b != \"x y\""])),
         matches in expr(),
-        custom in prop::option::of(("[a-z-]{1,8}", prop::collection::btree_map("[A-Z]{1,4}", "\\PC{0,8}", 0..3))),
+        custom in prop::option::of(("[a-z-]{1,8}", prop::collection::btree_map("[A-Z]{1,4}|mode|config|name", "\\PC{0,8}", 0..3))),
         prefer in any::<bool>(),
         min_usable in prop_oneof![(0usize..9).prop_map(MinUsable::Count), (0.0f64..100.0).prop_map(MinUsable::Percent)],
         on_empty in prop::collection::vec(prop_oneof![

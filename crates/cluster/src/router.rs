@@ -104,6 +104,11 @@ impl Default for HedgeOptions {
     }
 }
 
+/// The runtime's clock rather than the system's, so that tests can stop it.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// What a caller brings along with its question.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -118,7 +123,7 @@ pub struct Call {
 impl Call {
     /// A call with all rights that must be answered within `timeout`.
     pub fn within(timeout: Duration) -> Call {
-        Call { request_id: "".into(), deadline: Instant::now() + timeout, rights: Rights::ALL }
+        Call { request_id: "".into(), deadline: now() + timeout, rights: Rights::ALL }
     }
 }
 
@@ -177,7 +182,7 @@ impl Router {
             latencies: Latencies::default(),
             hedges,
             retries,
-            started: Instant::now(),
+            started: now(),
             ticked_s: std::sync::atomic::AtomicU64::new(1),
             global,
             stripes: (0..WRITE_STRIPES).map(|_| Mutex::new(())).collect(),
@@ -235,7 +240,7 @@ impl Inner {
         let known = if knows(&known) {
             known
         } else {
-            let until = deadline.min(Instant::now() + self.options.refresh);
+            let until = deadline.min(now() + self.options.refresh);
             let newer = self.watcher.at_least(moved.epoch);
             tokio::time::timeout_at(until.into(), newer).await.ok().flatten().filter(|topology| knows(topology))?
         };

@@ -7,7 +7,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use metaroute_core::{InstanceId, Outcome, OwnedPick};
 
-use super::Inner;
+use super::{Inner, now};
 use crate::protocol::{
     Direction, Head, Position, ReadEvent, ReadOp, ReadRequest, ReadStream, ShardError, ShardErrorKind, ShardId,
     WorkBudget,
@@ -152,13 +152,13 @@ impl Inner {
         let mut ask = |pick: OwnedPick, tried: &mut Vec<InstanceId>| {
             tried.push(pick.instance().id.clone());
             *requests += 1;
-            let started = Instant::now();
+            let started = now();
             let stream = self.client.read(pick.instance(), self.request(template, sub), deadline);
             first_payload(stream).map(move |result| (pick, started, result))
         };
         running.push(ask(pick, &mut tried));
         let hedge_after = self.latencies.hedge_after(&sub.shard, self.options.hedge.after_max);
-        let hedge_at = Instant::now() + hedge_after;
+        let hedge_at = now() + hedge_after;
         let mut may_hedge = template.hedge && self.options.hedge.enabled;
         loop {
             let (pick, started, result) = tokio::select! {

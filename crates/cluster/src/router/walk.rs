@@ -9,7 +9,7 @@ use futures_util::{FutureExt, StreamExt};
 use metaroute_core::{Outcome, OwnedPick};
 
 use super::open::{Answering, Opened, Sub, Template};
-use super::{HOPS_MAX, Inner};
+use super::{HOPS_MAX, Inner, now};
 use crate::completeness::{Ledger, MissingReason};
 use crate::failure::{Code, Failure};
 use crate::merge::{End, Merge, Step};
@@ -83,7 +83,7 @@ impl Walk {
             merge: Merge::new(query.order),
             store: query.store.name().to_owned(),
             order: query.order,
-            started: Instant::now(),
+            started: now(),
             sources: Vec::new(),
             inner,
             template,
@@ -124,7 +124,7 @@ impl Walk {
     /// Opens sub-requests concurrently, follows slots that have moved, and notes what stays without an answer.
     pub(super) async fn add(&mut self, mut subs: Vec<Sub>) -> Result<(), Failure> {
         for hop in 0..=HOPS_MAX {
-            let left = self.deadline.saturating_duration_since(Instant::now());
+            let left = self.deadline.saturating_duration_since(now());
             let until = self.deadline - (left / MARGIN_SHARE).min(MARGIN_MAX);
             let (inner, template, deadline) = (&self.inner, &self.template, self.deadline);
             let openings = join_all(subs.iter().map(|sub| inner.open(template, sub, until, deadline))).await;

@@ -18,7 +18,7 @@ use metaroute_store::{Schema, Value};
 use tokio::sync::MutexGuard;
 
 use super::walk::Walk;
-use super::{Call, HOPS_MAX, Inner, Router, WRITE_STRIPES};
+use super::{Call, HOPS_MAX, Inner, Router, WRITE_STRIPES, now};
 use crate::failure::{Code, Failure};
 use crate::hash::mix64;
 use crate::protocol::{
@@ -389,7 +389,7 @@ impl Inner {
             Err(NoReplica::Unknown(why)) => return (request, Err((Code::Incomplete, why))),
             Err(NoReplica::Exhausted) => return (request, Err((Code::Incomplete, "no copy is left".to_owned()))),
         };
-        let started = std::time::Instant::now();
+        let started = now();
         let answer = self.client.write(pick.instance(), request.clone(), call.deadline);
         let answer = match tokio::time::timeout_at(call.deadline.into(), answer).await {
             Ok(answer) => answer,

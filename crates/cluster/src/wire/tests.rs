@@ -206,6 +206,9 @@ fn version_1_messages_still_read() {
     }]);
     let bytes = event_to(rows.clone()).encode_to_vec();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, "PIN");
+    assert_eq!(
+        hex,
+        "12350a33090700000000000000110900000000000000190000000000000080220201022a090905000000000000002a0260012a03320161"
+    );
     assert_eq!(event_of(proto::ReadEvent::decode(&bytes[..]).expect("a message")), Ok(rows));
 }

@@ -21,7 +21,7 @@ mod task;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -91,7 +91,18 @@ struct Shared {
     /// By rule: whether a pick of the convenient form fell back since the task last looked. The core's sums may lag by
     /// some hundred picks, which is minutes for a quiet caller.
     fell: ArcSwap<Vec<AtomicBool>>,
+    /// What routes over this selector did.
+    routed: Routed,
     state: Mutex<Progress>,
+}
+
+/// What all routes over one selector did, for the metrics.
+#[cfg_attr(not(all(feature = "tower", feature = "metrics")), allow(dead_code))]
+#[derive(Debug, Default)]
+pub(crate) struct Routed {
+    pub(crate) requests: AtomicU64,
+    pub(crate) moved: AtomicU64,
+    pub(crate) refused: AtomicU64,
 }
 
 /// What the task knows besides the selector.
@@ -179,6 +190,7 @@ impl LiveSelector {
             revision: watch::Sender::new(selector.revision()),
             slots: ArcSwap::default(),
             fell: ArcSwap::default(),
+            routed: Routed::default(),
             state: Mutex::new(Progress { rules, ..Progress::default() }),
         });
         shared.read_rules(&selector);
@@ -345,6 +357,11 @@ impl LiveSelector {
     /// Follows the revision of the published snapshot: what to wait on to react to changes.
     pub fn revisions(&self) -> watch::Receiver<u64> {
         self.inner.shared.revision.subscribe()
+    }
+
+    #[cfg(any(feature = "tower", feature = "metrics"))]
+    pub(crate) fn routed(&self) -> &Routed {
+        &self.inner.shared.routed
     }
 
     /// A handle that keeps nothing alive.

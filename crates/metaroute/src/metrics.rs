@@ -4,6 +4,7 @@
 //! are [`METRICS`]; `docs/metrics.md` shows them, and a test keeps it current. Renaming one is a breaking change.
 
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use metaroute_core::{Freshness, Metrics};
@@ -64,6 +65,8 @@ struct Sample {
     service: String,
     core: Metrics,
     rules: RulesStatus,
+    /// Requests of routes, how often one moved on, how often the budget forbade it.
+    routed: [u64; 3],
 }
 
 const fn counter(name: &'static str, label: Option<&'static str>, help: &'static str, read: Read) -> Metric {
@@ -154,6 +157,21 @@ pub const METRICS: &[Metric] = &[
             put(None, f64::from(u8::from(sample.rules.error.is_none())));
         },
     ),
+    counter("metaroute_route_requests", None, "Requests through tower routes", |sample, put| {
+        put(None, sample.routed[0] as f64);
+    }),
+    counter(
+        "metaroute_route_moved",
+        None,
+        "Times a request moved on to another instance before it was sent",
+        |sample, put| put(None, sample.routed[1] as f64),
+    ),
+    counter(
+        "metaroute_route_budget_refused",
+        None,
+        "Times a request did not move on because the retry budget was spent",
+        |sample, put| put(None, sample.routed[2] as f64),
+    ),
 ];
 
 /// The metrics of any number of services. Clones share them.
@@ -212,7 +230,15 @@ impl Collector for Page {
         let live: Vec<LiveSelector> = lock(&self.watched).iter().filter_map(WeakLiveSelector::upgrade).collect();
         let samples: Vec<Sample> = live
             .iter()
-            .map(|live| Sample { service: live.service().to_owned(), core: live.metrics(), rules: live.status().rules })
+            .map(|live| {
+                let routed = live.routed();
+                Sample {
+                    service: live.service().to_owned(),
+                    core: live.metrics(),
+                    rules: live.status().rules,
+                    routed: [&routed.requests, &routed.moved, &routed.refused].map(|n| n.load(Ordering::Relaxed)),
+                }
+            })
             .collect();
         for metric in METRICS {
             let kind = if metric.kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };

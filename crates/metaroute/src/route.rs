@@ -35,7 +35,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tower::{Service, ServiceExt};
 
-use crate::live::LiveSelector;
+use crate::live::{LiveSelector, Routed};
 use connections::Connections;
 
 /// An error of somebody else's type.
@@ -99,14 +99,7 @@ struct Shared<Req, S: Service<Req>> {
     epoch: Instant,
     /// Seconds at the last tick of the budget.
     ticked: AtomicU64,
-    counts: Counts,
-}
-
-#[derive(Default)]
-struct Counts {
-    requests: AtomicU64,
-    moved: AtomicU64,
-    refused: AtomicU64,
+    counts: Routed,
 }
 
 /// Sums of a [`Route`] since it was built.
@@ -209,7 +202,7 @@ where
                 budget: Arc::new(RetryBudget::standard(Duration::ZERO)),
                 epoch,
                 ticked: AtomicU64::new(0),
-                counts: Counts::default(),
+                counts: Routed::default(),
             },
         }
     }
@@ -374,7 +367,7 @@ where
     S::Future: Send + 'static,
 {
     async fn send(&self, mut request: Req) -> Result<S::Response, RouteError> {
-        self.counts.requests.fetch_add(1, Ordering::Relaxed);
+        self.count(|routed| &routed.requests);
         self.tick();
         self.budget.deposit();
         self.connections.follow(&self.live);
@@ -423,14 +416,20 @@ where
             tried.push(instance.clone());
             let give_up = tried.len() >= self.attempts_max || {
                 let paid = self.budget.try_withdraw();
-                let counter = if paid { &self.counts.moved } else { &self.counts.refused };
-                counter.fetch_add(1, Ordering::Relaxed);
+                self.count(|routed| if paid { &routed.moved } else { &routed.refused });
                 !paid
             };
             if give_up {
                 return Err(self.unreachable(instance, tried.len(), source));
             }
             last = Some((instance, source));
+        }
+    }
+
+    /// Counts for this route and for all of the same selector.
+    fn count(&self, which: impl Fn(&Routed) -> &AtomicU64) {
+        for counts in [&self.counts, self.live.routed()] {
+            which(counts).fetch_add(1, Ordering::Relaxed);
         }
     }
 

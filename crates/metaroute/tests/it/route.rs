@@ -432,3 +432,43 @@ async fn the_filtered_set_is_a_stream_of_changes() {
     memory.register("orders", born_again).unwrap();
     assert_eq!((next().await, next().await), ("-b:1".to_owned(), "+b:1 1".to_owned()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn towers_own_balancer_takes_the_filtered_set() {
+    let world = World::of(&["a", "b"]);
+    world.memory.register("orders", instance("c").with_healthy(false)).unwrap();
+    let servers = Arc::clone(&world.servers);
+    let set = Discover::new(world.live().await, Request::default(), move |instance| Wire {
+        name: instance.address.host().to_owned(),
+        servers: Arc::clone(&servers),
+        used: Arc::default(),
+    });
+    let loaded = tower::load::PendingRequestsDiscover::new(set, tower::load::CompleteOnResponse::default());
+    let mut balance = tower::balance::p2c::Balance::new(loaded);
+    let mut answered = HashSet::new();
+    for request in 0..100u32 {
+        answered.insert(balance.ready().await.unwrap().call(request).await.unwrap());
+    }
+    assert_eq!(answered, HashSet::from(["a".to_owned(), "b".to_owned()]));
+}
+
+#[cfg(feature = "metrics")]
+#[tokio::test(start_paused = true)]
+async fn what_routes_do_is_on_the_metrics_page() {
+    let world = World::of(&["a", "b"]);
+    world.set("a", Mode::RefusesConnections);
+    let route = world.route().await.build();
+    let mut registry = prometheus_client::registry::Registry::default();
+    metaroute::metrics::RoutingMetrics::register(&mut registry).watch(route.live());
+    for request in 0..50 {
+        call(&route, request).await.unwrap();
+    }
+    let mut page = String::new();
+    prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+    let moved = route.counters().moved;
+    assert!(page.contains(r#"metaroute_route_requests_total{service="orders"} 50"#), "{page}");
+    assert!(
+        moved > 0 && page.contains(&format!(r#"metaroute_route_moved_total{{service="orders"}} {moved}"#)),
+        "{page}"
+    );
+}

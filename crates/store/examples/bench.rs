@@ -544,10 +544,11 @@ fn clients(database: &MariaDb, scripts: &[Vec<String>]) -> f64 {
     let start = Instant::now();
     std::thread::scope(|scope| {
         for script in scripts {
-            scope.spawn(|| {
+            let socket = &socket;
+            scope.spawn(move || {
                 let mut client = Command::new("mariadb")
                     .args(["--no-defaults", "--user=root", "--batch", "--skip-column-names", "--unbuffered"])
-                    .arg(&socket)
+                    .arg(socket)
                     .arg("test")
                     .stdin(Stdio::piped())
                     .stdout(Stdio::null())

@@ -516,3 +516,21 @@ pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
         }
     }
 }
+
+/// Wraps pieces of the input as frames, so that a fuzzer need not guess checksums: a byte for the
+/// kind, two for the length, the payload.
+pub(crate) fn fuzz_frames(mut input: &[u8]) {
+    let mut stream = Tap::new(Vec::new());
+    let mut wrap = || -> Result<()> {
+        stream.put(&MAGIC)?;
+        while let [kind, low, high, rest @ ..] = input {
+            let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
+            stream.frame(*kind, &rest[..len])?;
+            input = &rest[len..];
+        }
+        Ok(())
+    };
+    if wrap().is_ok() {
+        let _ = verify_checkpoint(&mut stream.stream.as_slice());
+    }
+}

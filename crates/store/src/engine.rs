@@ -188,6 +188,7 @@ impl Engine {
     /// Opens or creates the engine in `root`.
     pub(crate) fn open(root: &Path, tuning: &Tuning, discard: Discard) -> Result<Engine> {
         clear_unfinished(root)?;
+        check_manifests(root)?;
         let open = || -> Result<Engine, fjall::Error> {
             let factory: Arc<dyn Factory> = Arc::new(FilterFactory(discard.clone()));
             let db = Database::builder(root)
@@ -430,9 +431,55 @@ fn clear_unfinished(root: &Path) -> Result<()> {
     std::fs::remove_dir_all(root).map_err(|e| Error::io("cannot remove", root, e))
 }
 
-/// Which file keeps the engine from opening; `root` itself when none can be named.
+/// Checks what the engine reads first. It trusts its version marker and manifests, and bytes that
+/// are not what it wrote make it panic on the way in and abort on the way out.
+fn check_manifests(root: &Path) -> Result<()> {
+    let corrupt = |file: PathBuf, what: &str| Error::Corrupt { file, what: what.into() };
+    let marker = root.join("version");
+    match std::fs::read(&marker) {
+        Ok(bytes) if bytes == [b'F', b'J', b'L', 3] => {}
+        Ok(_) => return Err(corrupt(marker, "not the engine's version marker")),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::io("cannot read", marker, e)),
+    }
+    let folders = root.join("keyspaces");
+    let entries = std::fs::read_dir(&folders).map_err(|e| Error::io("cannot list", &folders, e))?;
+    for entry in entries {
+        let folder = entry.map_err(|e| Error::io("cannot list", &folders, e))?.path();
+        if !folder.is_dir() {
+            continue;
+        }
+        if folder.file_name().and_then(|n| n.to_str()?.parse::<u64>().ok()).is_none() {
+            return Err(corrupt(folder, "not a folder of the engine"));
+        }
+        let current = folder.join("current");
+        let bytes = match std::fs::read(&current) {
+            Ok(bytes) => bytes,
+            // A folder that was being made; the engine removes it.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(Error::io("cannot read", current, e)),
+        };
+        // The manifest's number, its XXH3-128, and a 0 for the kind of checksum.
+        let (Some(number), Some(sum), 25) = (bytes.first_chunk::<8>(), bytes.get(8..24), bytes.len()) else {
+            return Err(corrupt(current, "not as long as it must be"));
+        };
+        let manifest = folder.join(format!("v{}", u64::from_le_bytes(*number)));
+        let content = match std::fs::read(&manifest) {
+            Ok(content) => content,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(corrupt(current, "names a manifest that is not there"));
+            }
+            Err(e) => return Err(Error::io("cannot read", manifest, e)),
+        };
+        if xxhash_rust::xxh3::xxh3_128(&content).to_le_bytes() != sum {
+            return Err(corrupt(manifest, "checksum mismatch"));
+        }
+    }
+    Ok(())
+}
+
+/// Which table keeps the engine from opening; `root` itself when none can be named.
 fn damaged_file(root: &Path) -> PathBuf {
-    let mut manifests = Vec::new();
     let folders = std::fs::read_dir(root.join("keyspaces")).into_iter().flatten().flatten();
     for folder in folders {
         let files = std::fs::read_dir(folder.path().join("tables")).into_iter().flatten().flatten();
@@ -451,14 +498,6 @@ fn damaged_file(root: &Path) -> PathBuf {
                 return file.path();
             }
         }
-        let current = folder.path().join("current");
-        let version = std::fs::read(&current).ok().and_then(|b| b.first_chunk::<8>().copied());
-        match version.map(u64::from_le_bytes) {
-            None => manifests.push(current),
-            Some(version) => manifests.push(folder.path().join(format!("v{version}"))),
-        }
     }
-    // No table is at fault, so a manifest is: the first that its own checksums disown.
-    let damaged = manifests.iter().find(|path| sfa::Reader::new(path).is_err());
-    damaged.cloned().unwrap_or_else(|| root.to_owned())
+    root.to_owned()
 }

@@ -97,3 +97,51 @@ pub use table::Table;
 pub use value::{ColumnType, UnknownType, Value, ValueError, ValueRef};
 pub use version::Version;
 pub use view::View;
+
+/// Doors for fuzz targets; no part of the API.
+#[doc(hidden)]
+pub mod fuzz {
+    use crate::{Schema, Table, Value, Version, key, record};
+
+    /// Reads arbitrary bytes as a row, once as they are and once with a matching checksum. Whatever
+    /// decodes must survive being encoded and decoded again.
+    pub fn row(schema: &Schema, bytes: &[u8]) {
+        let table = Table::new(key::TableId(0), schema.clone());
+        let key = key::row(table.id(), 7);
+        let read = |bytes: &[u8]| -> Option<(Version, Vec<Value>)> {
+            let record = record::Record::read(&key, bytes).ok()?;
+            let mut offsets = Vec::new();
+            let cells = schema.row_cells();
+            if record.cells.locate(schema, cells, cells.len(), &mut offsets).is_ok() {
+                for (n, &at) in cells.iter().enumerate() {
+                    let _ = record.cells.cell_at(offsets[n], schema.columns()[at].ty);
+                }
+            }
+            if record.kind != record::Kind::Live {
+                return None;
+            }
+            Some((record.version(), table.values(7, &record).ok()?))
+        };
+        let _ = read(bytes);
+        let mut sealed = bytes.to_vec();
+        record::seal(&key, &mut sealed);
+        if let Some((version, row)) = read(&sealed) {
+            let again = table.encode(7, &version, |at| row[at].as_ref());
+            let (version_again, row_again) = read(&again.row).expect("its own bytes");
+            assert_eq!(version, version_again);
+            assert_eq!(format!("{row:?}"), format!("{row_again:?}"));
+        }
+    }
+
+    /// Looks arbitrary bytes over as an engine journal.
+    pub fn journal(bytes: &[u8]) {
+        let found = crate::journal::inspect_bytes(bytes);
+        assert!(found.good <= found.len);
+    }
+
+    /// Reads arbitrary bytes as a checkpoint whose frames have matching checksums: each frame's
+    /// payload is the input's next piece.
+    pub fn checkpoint_frames(bytes: &[u8]) {
+        crate::checkpoint::fuzz_frames(bytes);
+    }
+}

@@ -265,10 +265,9 @@ impl<'n, 'a> Keys<'n, 'a> {
             }
             Ok(url) => Ok(Some(url)),
             // The message never shows what could be a secret.
-            Err(error) => Err(self
-                .source
-                .error(node.span.start, "bad_registry_url", error.message().to_owned())
-                .key("registry")),
+            Err(error) => {
+                Err(self.source.error(node.span.start, "bad_registry_url", error.message().to_owned()).key("registry"))
+            }
         }
     }
 

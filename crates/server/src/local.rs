@@ -218,9 +218,8 @@ impl Local {
     pub async fn opened(&self) -> Result<(), OpenError> {
         for host in self.hosts() {
             let mut condition = host.watch();
-            let opened = condition.wait_for(|condition| {
-                condition.state != metaroute_cluster::protocol::ShardState::Loading
-            });
+            let opened =
+                condition.wait_for(|condition| condition.state != metaroute_cluster::protocol::ShardState::Loading);
             if let Ok(condition) = opened.await
                 && let Some(reason) = &condition.reason
             {
@@ -322,11 +321,8 @@ impl Local {
         for task in std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner)) {
             task.abort();
         }
-        let draining: Vec<_> = self
-            .hosts()
-            .into_iter()
-            .map(|host| tokio::spawn(async move { host.drain(deadline).await }))
-            .collect();
+        let draining: Vec<_> =
+            self.hosts().into_iter().map(|host| tokio::spawn(async move { host.drain(deadline).await })).collect();
         for task in draining {
             if task.await.is_err() {
                 tracing::error!("draining a shard panicked");
@@ -421,9 +417,9 @@ impl Local {
 fn instance(id: &ShardId, condition: &Condition) -> Instance {
     let host = format!("{}.{}.local", id.shard, id.group).to_ascii_lowercase();
     let host: String = host.chars().map(|c| if c == '_' || c == '$' { '-' } else { c }).collect();
-    let address: Address = format!("{host}:7400").parse().unwrap_or_else(|_| {
-        "shard.local:7400".parse().expect("a plain host name is an address")
-    });
+    let address: Address = format!("{host}:7400")
+        .parse()
+        .unwrap_or_else(|_| "shard.local:7400".parse().expect("a plain host name is an address"));
     let mut instance = replicas::instance(address, id, condition.state, None);
     instance.id = InstanceId::new(id.to_string());
     instance
@@ -451,10 +447,7 @@ fn shape(data: &Path, wanted: WantedShape) -> Result<Shape, OpenError> {
         Err(error) => return Err(io("read", &path)(error)),
     };
     let base = stored.unwrap_or_default();
-    let wanted = Shape {
-        groups: wanted.groups.unwrap_or(base.groups),
-        shards: wanted.shards.unwrap_or(base.shards),
-    };
+    let wanted = Shape { groups: wanted.groups.unwrap_or(base.groups), shards: wanted.shards.unwrap_or(base.shards) };
     match stored {
         Some(stored) if stored == wanted => Ok(stored),
         Some(stored) => Err(OpenError::OtherShape { data: data.to_owned(), stored, wanted }),

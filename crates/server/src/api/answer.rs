@@ -97,11 +97,8 @@ mod tests {
     fn a_row_is_one_line_whatever_its_json_column_looks_like() {
         let text = "stores:\n- {name: s, id: i, tenant: t, columns: {i: u64, t: u64, j: json, x: string}}\n";
         let stores = crate::stores::parse("s.yaml", text, metaroute_registry::document::Format::Yaml).expect("legal");
-        let values = vec![
-            Value::U64(u64::MAX),
-            Value::Json("{\"a\":\n [1,\r\n 2]}".into()),
-            Value::String("two\nlines".into()),
-        ];
+        let values =
+            vec![Value::U64(u64::MAX), Value::Json("{\"a\":\n [1,\r\n 2]}".into()), Value::String("two\nlines".into())];
         let row = Row { id: u64::MAX, tenant: 0, time: None, version: Version::from(1), values };
         let writer = RowWriter::new(&stores[0], &[0, 2, 3], Ints::Strings);
         let mut line = Vec::new();

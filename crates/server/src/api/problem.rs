@@ -18,7 +18,6 @@ pub(crate) struct Problem {
     expected: Vec<String>,
     hint: Option<String>,
     retry_after_s: Option<u64>,
-    allow: Option<&'static str>,
     more: Map<String, Value>,
 }
 
@@ -32,7 +31,6 @@ impl Problem {
             expected: Vec::new(),
             hint: None,
             retry_after_s: None,
-            allow: None,
             more: Map::new(),
         }
     }
@@ -49,13 +47,21 @@ impl Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
     }
 
-    pub(crate) fn method_not_allowed(allow: &'static str) -> Problem {
-        let mut problem = Problem::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            format!("this resource answers {allow} only"),
-        );
-        problem.allow = Some(allow);
+    /// The `Allow` header is added by whoever knows the route's methods.
+    pub(crate) fn method_not_allowed() -> Problem {
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this resource does not take this method")
+    }
+
+    pub(crate) fn overloaded(detail: impl Into<String>) -> Problem {
+        let mut problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
+        problem.retry_after_s = Some(1);
+        problem
+    }
+
+    pub(crate) fn quota_exceeded(per_second: f64) -> Problem {
+        let detail = format!("this tenant may use {per_second:.0} cost units a second now");
+        let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", detail);
+        problem.retry_after_s = Some(1);
         problem
     }
 
@@ -66,6 +72,13 @@ impl Problem {
 
     pub(crate) fn internal(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+    }
+
+    /// The same under a finer code of the same status.
+    #[must_use]
+    pub(crate) fn code(mut self, code: &'static str) -> Problem {
+        self.code = code;
+        self
     }
 
     #[must_use]
@@ -127,9 +140,6 @@ impl Problem {
         if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, seconds.into());
         }
-        if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
-        }
         response
     }
 }
@@ -144,11 +154,9 @@ impl std::fmt::Display for Problem {
 /// The status of a code.
 fn status(code: Code) -> StatusCode {
     match code {
-        Code::BadRequest
-        | Code::BadExpression
-        | Code::UnknownField
-        | Code::CursorInvalid
-        | Code::OrderNotSupported => StatusCode::BAD_REQUEST,
+        Code::BadRequest | Code::BadExpression | Code::UnknownField | Code::CursorInvalid | Code::OrderNotSupported => {
+            StatusCode::BAD_REQUEST
+        }
         Code::Forbidden | Code::GlobalScanNotAllowed => StatusCode::FORBIDDEN,
         Code::UnknownStore | Code::NotFound => StatusCode::NOT_FOUND,
         Code::NotCaughtUp | Code::ReadOnly => StatusCode::CONFLICT,
@@ -178,10 +186,10 @@ impl From<Failure> for Problem {
             let meta = serde_json::to_value(&meta).expect("plain data serialises");
             problem.more.insert("meta".into(), meta);
         }
-        if !(failure.written.is_empty() && failure.failed.is_empty()) {
+        if let Some(rows) = failure.rows {
             let text = |ids: Vec<u64>| ids.into_iter().map(|id| id.to_string()).collect::<Vec<_>>();
-            problem.more.insert("written".into(), text(failure.written).into());
-            problem.more.insert("failed".into(), text(failure.failed).into());
+            problem.more.insert("written".into(), text(rows.written).into());
+            problem.more.insert("failed".into(), text(rows.failed).into());
         }
         problem
     }

@@ -185,7 +185,7 @@ impl Names {
 fn unknown_key(key: &str, names: &Names, kind: Kind) -> Problem {
     let known = [names.tenant.as_str(), &names.id, &names.ids];
     let known: Vec<&str> = known.into_iter().chain(COMMON).chain(kind.keys().iter().copied()).collect();
-    let problem = Problem { code: "unknown_field", ..Problem::bad_request(format!("unknown field `{key}`")) };
+    let problem = Problem::bad_request(format!("unknown field `{key}`")).code("unknown_field");
     match suggest(key, known.iter().copied()) {
         Some(word) => problem.hint(format!("did you mean `{word}`?")),
         None => problem.expected(known),
@@ -194,7 +194,8 @@ fn unknown_key(key: &str, names: &Names, kind: Kind) -> Problem {
 
 pub(super) fn offset_not_supported() -> Problem {
     let problem = Problem::bad_request("`offset` is not supported: every page before it would be read and thrown away");
-    Problem { code: "offset_not_supported", ..problem }
+    problem
+        .code("offset_not_supported")
         .hint("send the `next` of the page before as `cursor`; each page then costs the same")
 }
 
@@ -249,8 +250,6 @@ fn round_up(value: Value, ty: ColumnType) -> Value {
 #[derive(Debug, Default)]
 pub(super) struct RowsBody {
     pub(super) rows: Vec<Vec<Value>>,
-    /// Rows as sent, twins included.
-    pub(super) sent: usize,
 }
 
 impl RowsBody {
@@ -263,7 +262,7 @@ impl RowsBody {
                 "rows" => rows = Some(json::array(raw).ok_or_else(|| wrong("rows", "a list of rows", raw))?),
                 other => {
                     let problem = Problem::bad_request(format!("unknown field `{other}`")).expected(["rows"]);
-                    return Err(Problem { code: "unknown_field", ..problem });
+                    return Err(problem.code("unknown_field"));
                 }
             }
         }
@@ -295,7 +294,6 @@ impl RowsBody {
     }
 
     fn of(read: Vec<Vec<Value>>, store: &Schema) -> RowsBody {
-        let sent = read.len();
         let id = |row: &Vec<Value>| match row.get(store.id()) {
             Some(Value::U64(id)) => *id,
             _ => 0,
@@ -303,7 +301,7 @@ impl RowsBody {
         let last: std::collections::HashMap<u64, usize> =
             read.iter().enumerate().map(|(at, row)| (id(row), at)).collect();
         let rows = read.into_iter().enumerate().filter(|(at, row)| last.get(&id(row)) == Some(at));
-        RowsBody { rows: rows.map(|(_, row)| row).collect(), sent }
+        RowsBody { rows: rows.map(|(_, row)| row).collect() }
     }
 }
 
@@ -325,7 +323,7 @@ fn row(object: &Object<'_>, store: &Schema, at: usize, line: Option<u32>) -> Res
         });
         let Some(ordinal) = ordinal else {
             let message = format!("store `{}` has no column `{key}`", store.name());
-            let problem = Problem { code: "unknown_field", ..row_problem(at, line, &message) };
+            let problem = row_problem(at, line, &message).code("unknown_field");
             let known = store.columns().iter().map(|column| column.name.as_str());
             return Err(match suggest(key, known) {
                 Some(word) => problem.hint(format!("did you mean `{word}`?")),
@@ -402,7 +400,7 @@ impl RowParams {
                         known.extend(["fields", "ints"]);
                     }
                     let problem = Problem::bad_request(format!("unknown parameter `{other}`")).expected(known);
-                    return Err(Problem { code: "unknown_field", ..problem });
+                    return Err(problem.code("unknown_field"));
                 }
             }
         }

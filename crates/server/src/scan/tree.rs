@@ -188,10 +188,15 @@ mod tests {
         let rows = all(&mut tree);
         let short: Vec<(&str, u64, Option<&str>, u64)> = rows
             .iter()
-            .map(|row| (row.path.strip_prefix(root.to_str().expect("UTF-8")).expect("below"), row.size, row.mime, row.user_id))
+            .map(|row| {
+                (row.path.strip_prefix(root.to_str().expect("UTF-8")).expect("below"), row.size, row.mime, row.user_id)
+            })
             .collect();
         let photos = top_dir_tenant(std::ffi::OsStr::new("photos"));
-        assert_eq!(short, [("/notes.txt", 0, Some("text/plain"), 0), ("/photos/2024/a.jpg", 3, Some("image/jpeg"), photos)]);
+        assert_eq!(
+            short,
+            [("/notes.txt", 0, Some("text/plain"), 0), ("/photos/2024/a.jpg", 3, Some("image/jpeg"), photos)]
+        );
         assert_eq!(rows[1].file_id, xxh3_64(root.join("photos/2024/a.jpg").as_os_str().as_bytes()));
         assert_eq!(rows[1].content_hash.as_deref(), Some(blake3::hash(b"abc").as_bytes().as_slice()));
         assert!(rows[1].updated_at.expect("known") > 1_600_000_000_000_000);

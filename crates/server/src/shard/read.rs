@@ -241,8 +241,7 @@ async fn totals(walking: Walking, tenant: Option<u64>, summed: Vec<usize>, mut e
         })
     });
     let aggregate = Aggregate { rows: totals.rows, sums: sums.collect() };
-    let trailer =
-        Trailer { answered: walking.answered, aggregate: Some(aggregate), examined: 1, ..walking.trailer };
+    let trailer = Trailer { answered: walking.answered, aggregate: Some(aggregate), examined: 1, ..walking.trailer };
     events.push(Ok(ReadEvent::Trailer(trailer)));
     Ok((events, None))
 }
@@ -411,14 +410,11 @@ impl Scope {
                 Direction::Ascending => store::Direction::Ascending,
                 Direction::Descending => store::Direction::Descending,
             },
-            budget: Budget {
-                entries: left.entries,
-                bytes: left.bytes.min(BATCH_BYTES),
-                deadline: Some(self.deadline),
-            },
-            owned: self.owned.as_ref().map(|owned| -> Box<dyn Fn(u64) -> bool + Send + Sync + 'a> {
-                Box::new(move |id| owned.has(id))
-            }),
+            budget: Budget { entries: left.entries, bytes: left.bytes.min(BATCH_BYTES), deadline: Some(self.deadline) },
+            owned: self
+                .owned
+                .as_ref()
+                .map(|owned| -> Box<dyn Fn(u64) -> bool + Send + Sync + 'a> { Box::new(move |id| owned.has(id)) }),
             cancel,
         }
     }
@@ -440,9 +436,10 @@ impl Scope {
     fn get(&self, view: &store::View, cancel: &store::Cancel, get: &Get) -> store::Result<Page> {
         let parts = self.walk(1, Direction::Ascending, WorkBudget::default(), cancel);
         let found = view.multi_get(&parts.on(self), &get.ids)?;
-        let rows = found.into_iter().filter_map(Lookup::into_row).map(row).filter(|row| {
-            get.tenant.is_none_or(|tenant| row.tenant == tenant) && within(row.time, get.from, get.to)
-        });
+        let rows =
+            found.into_iter().filter_map(Lookup::into_row).map(row).filter(|row| {
+                get.tenant.is_none_or(|tenant| row.tenant == tenant) && within(row.time, get.from, get.to)
+            });
         let mut rows: Vec<Row> = rows.collect();
         if get.direction == Direction::Descending {
             rows.reverse();

@@ -200,13 +200,8 @@ async fn a_topology_that_is_on_its_way_is_waited_for() {
 async fn counts_come_from_counters_and_agree_with_walking() {
     let bench = Bench::new().await;
     bench.upsert(1, &[(2, 7, 10), (4, 7, 30), (6, 8, 20)]).await;
-    let aggregate = |tenant, from| ReadOp::Aggregate {
-        tenant,
-        from,
-        to: None,
-        sums: ["size".to_owned()].into(),
-        after: None,
-    };
+    let aggregate =
+        |tenant, from| ReadOp::Aggregate { tenant, from, to: None, sums: ["size".to_owned()].into(), after: None };
     let sum = |rows: u64| Aggregate { rows, sums: vec![Some(Sum::Integer(10 * i128::from(rows)))] };
     let (_, _, counted) = bench.ask(bench.request(evens(), aggregate(Some(7), None))).await;
     assert_eq!((counted.aggregate, counted.examined), (Some(sum(2)), 1));

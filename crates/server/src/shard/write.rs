@@ -1,7 +1,7 @@
 //! Applying changes.
 
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use metaroute_cluster::SlotSet;
@@ -95,13 +95,7 @@ fn ordinals(table: &Table, names: &[String]) -> Result<Vec<usize>, ShardError> {
 }
 
 /// The slots a request changes. The span is the tenant's where the row says whose it is.
-fn slots_of(
-    inner: &Inner,
-    topology: &Topology,
-    table: &Table,
-    columns: &[usize],
-    request: &WriteRequest,
-) -> SlotSet {
+fn slots_of(inner: &Inner, topology: &Topology, table: &Table, columns: &[usize], request: &WriteRequest) -> SlotSet {
     let Some((index, group)) = topology.group(&inner.id.group) else { return SlotSet::new() };
     let tenant_at = columns.iter().position(|&at| at == table.schema().tenant());
     let whole = Span::whole(group.base_shards);

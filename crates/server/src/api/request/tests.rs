@@ -57,7 +57,7 @@ fn rows_are_read_whole_or_not_at_all() {
     let body = RowsBody::parse(format!("{{\"rows\": [{one}]}}").as_bytes(), &store).expect("legal");
     assert_eq!(body.rows[0][0..3], [Value::U64(7), Value::U64(9), Value::String("/a".into())]);
     let lines = RowsBody::parse_lines(format!("\n{one}\r\n\n{one}").as_bytes(), &store).expect("legal");
-    assert_eq!((lines.rows.len(), lines.sent), (1, 2), "the same id twice counts once");
+    assert_eq!(lines.rows.len(), 1, "the same id twice counts once");
 
     let refused = |row: &str| {
         let problem = RowsBody::parse(format!("{{\"rows\": [{row}]}}").as_bytes(), &store).expect_err("refused");

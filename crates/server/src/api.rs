@@ -1,0 +1,171 @@
+//! The HTTP API: the only place that knows HTTP, JSON and status codes.
+//!
+//! Reads stop when the client leaves: the handler's future is dropped, and with it every sub-request. Writes run to their
+//! end whether the client is there or not, because half a write helps nobody. Bodies are read whole (8 MiB at most)
+//! before anything is asked; only exports stream.
+
+mod answer;
+mod json;
+pub(crate) mod observe;
+pub(crate) mod openapi;
+pub(crate) mod problem;
+mod request;
+mod rows;
+mod search;
+mod stats;
+mod topology;
+mod value;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use axum::middleware;
+use axum::routing::{get, post};
+use bytes::BytesMut;
+use futures_util::StreamExt;
+use metaroute_cluster::Meta;
+use metaroute_cluster::router::Call;
+use metaroute_cluster::scatter::Rights;
+use metaroute_store::Schema;
+
+use crate::metrics;
+use crate::service::Service;
+use observe::RequestId;
+use problem::Problem;
+
+pub use openapi::{data_paths, data_schemas, document as openapi_document};
+#[doc(hidden)]
+pub use request::fuzz_query_body;
+
+/// Largest body.
+pub const BODY_MAX: usize = 8 << 20;
+
+/// How long a body may take to arrive.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Whether the answer covers everything that was asked.
+const COMPLETE: HeaderName = HeaderName::from_static("x-meta-complete");
+
+/// Everything about rows, to be merged with what else a server answers: no probes, no metrics, no fallback.
+pub fn routes(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/v1/stores", get(stats::stores))
+        .route("/v1/query_file_metadata", post(search::query_file_metadata))
+        .route("/v1/topology", get(topology::show).put(topology::replace))
+        .route("/v1/topology/history", get(topology::history))
+        .route("/v1/stats", get(stats::stats))
+        .route("/v1/{store}/rows", post(rows::write))
+        .route("/v1/{store}/rows/{id}", get(rows::get).delete(rows::delete))
+        .route("/v1/{store}/query", post(search::query))
+        .route("/v1/{store}/count", post(search::count))
+        .route("/v1/{store}/export", post(search::export))
+        .route("/v1/{store}/explain", post(search::explain))
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed().response() })
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), observe::observe))
+        .with_state(service)
+}
+
+/// A whole server: rows, probes, metrics, the OpenAPI document and a console under `/console/`.
+pub fn standalone(service: Arc<Service>, console: Option<Router>) -> Router {
+    let document = openapi::document(&service.stores).to_string();
+    let probes = Router::new()
+        .route("/livez", get(|| async { json_answer(Bytes::from_static(b"{\"status\":\"ok\"}")) }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_page))
+        .route("/openapi.json", get(move || async move { json_answer(Bytes::from(document)) }))
+        .with_state(Arc::clone(&service));
+    let mut router = routes(service).merge(probes);
+    if let Some(console) = console {
+        router = router.nest("/console", console);
+    }
+    router
+        .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json").response() })
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed().response() })
+}
+
+async fn readyz(State(service): State<Arc<Service>>) -> Response<Body> {
+    match service.unready() {
+        None => json_answer(Bytes::from_static(b"{\"status\":\"ready\"}")),
+        Some(why) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why).response(),
+    }
+}
+
+async fn metrics_page(State(service): State<Arc<Service>>) -> Response<Body> {
+    // Taking the store's numbers may wait for a lock held across an fsync.
+    let page = tokio::task::spawn_blocking(move || {
+        let mut registry = prometheus_client::registry::Registry::with_prefix("metaroute");
+        metrics::register(&mut registry, &service);
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).map(|()| page)
+    });
+    match page.await {
+        Ok(Ok(page)) => {
+            let mut response = Response::new(Body::from(page));
+            let kind = HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+            response.headers_mut().insert(header::CONTENT_TYPE, kind);
+            response
+        }
+        _ => Problem::internal("the metrics cannot be written").response(),
+    }
+}
+
+fn json_answer(body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An answer about rows, with the headers that say what it covers.
+fn covered(body: Vec<u8>, meta: &Meta) -> Response<Body> {
+    let mut response = json_answer(body);
+    let headers = response.headers_mut();
+    headers.insert(COMPLETE, HeaderValue::from_static(if meta.complete { "true" } else { "false" }));
+    if !meta.complete {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+/// Reads a whole body.
+async fn body(body: Body) -> Result<Bytes, Problem> {
+    let read = async {
+        let mut chunks = body.into_data_stream();
+        let mut whole = BytesMut::new();
+        while let Some(chunk) = chunks.next().await {
+            let chunk = chunk.map_err(|_| Problem::bad_request("the body broke off"))?;
+            if whole.len() + chunk.len() > BODY_MAX {
+                return Err(Problem::body_too_large(BODY_MAX));
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        Ok(whole.freeze())
+    };
+    let late = || Problem::bad_request(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs()));
+    tokio::time::timeout(BODY_WITHIN, read).await.unwrap_or_else(|_| Err(late()))
+}
+
+impl Service {
+    fn named(&self, store: &str) -> Result<Arc<Schema>, Problem> {
+        self.store(store).cloned().ok_or_else(|| {
+            let known = self.stores.iter().map(|store| store.name());
+            let problem = Problem::unknown_store(store);
+            match metaroute_registry::document::suggest(store, known) {
+                Some(word) => problem.hint(format!("did you mean `{word}`?")),
+                None => problem,
+            }
+        })
+    }
+
+    fn call(&self, id: &RequestId, timeout: Option<Duration>) -> Call {
+        Call {
+            request_id: Arc::clone(&id.0),
+            deadline: Instant::now() + timeout.unwrap_or(self.options.timeout),
+            // Authentication is off, and then everybody on this machine may do everything.
+            rights: Rights::ALL,
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Queries, counts, exports and explanations.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Extension, Path, Request, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use futures_util::stream;
+use metaroute_cluster::Query;
+use metaroute_cluster::router::Export;
+use metaroute_cluster::scatter::{Rights, Scatter};
+use metaroute_store::{ColumnType, Schema};
+
+use super::answer::{self, RowWriter};
+use super::observe::{Done, RequestId, Streaming};
+use super::problem::Problem;
+use super::request::{Kind, QueryBody};
+use super::rows::{finish, store_name};
+use super::value::{Ints, json_text};
+use super::{covered, json_answer};
+use crate::service::Service;
+
+type Answered = Result<(Response<Body>, Done), Problem>;
+
+/// `POST /v1/{store}/query`
+pub(super) async fn query(
+    State(service): State<Arc<Service>>,
+    path: Result<Path<String>, PathRejection>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response<Body> {
+    let name = store_name(&path);
+    finish(Done::of(&name, "query"), try_query(&service, &name, id, request).await)
+}
+
+/// `POST /v1/query_file_metadata`
+pub(super) async fn query_file_metadata(
+    State(service): State<Arc<Service>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response<Body> {
+    let name = "file_metadata";
+    finish(Done::of(name, "query"), try_query(&service, name, id, request).await)
+}
+
+async fn try_query(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
+    let started = Instant::now();
+    let store = service.named(name)?;
+    let body = super::body(request.into_body()).await?;
+    let body = QueryBody::parse(&body, &store, Kind::Query)?;
+    caught_up(&body)?;
+    let query = Query::new(&store, body.query)?;
+    admit(service, &query)?;
+    let call = service.call(&id, body.timeout);
+    let answer = service.router.query(&query, &call).await;
+    slow(service, &query, &id, started);
+    let answer = answer?;
+    service.metrics.covered(&answer.meta);
+    let done = Done::of(name, "query").meta(&answer.meta);
+    let writer = RowWriter::new(&store, &query.fields, body.ints);
+    let page = answer::page(&writer, &answer.rows, answer.next.as_deref(), &answer.meta);
+    Ok((covered(page, &answer.meta), done))
+}
+
+/// `POST /v1/{store}/count`
+pub(super) async fn count(
+    State(service): State<Arc<Service>>,
+    path: Result<Path<String>, PathRejection>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response<Body> {
+    let name = store_name(&path);
+    finish(Done::of(&name, "count"), try_count(&service, &name, id, request).await)
+}
+
+async fn try_count(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
+    let started = Instant::now();
+    let store = service.named(name)?;
+    let body = super::body(request.into_body()).await?;
+    let body = QueryBody::parse(&body, &store, Kind::Count)?;
+    caught_up(&body)?;
+    let sums = match &body.sum {
+        None => Vec::new(),
+        Some(column) => vec![summable(&store, column)?],
+    };
+    let query = Query::new(&store, body.query)?;
+    admit(service, &query)?;
+    let call = service.call(&id, body.timeout);
+    let count = service.router.count(&query, &sums, &call).await;
+    slow(service, &query, &id, started);
+    let count = count?;
+    service.metrics.covered(&count.meta);
+    let mut out = Vec::new();
+    out.extend_from_slice(format!("{{\"count\":{}", count.rows).as_bytes());
+    if body.sum.is_some() {
+        out.extend_from_slice(b",\"sum\":");
+        match count.sums.first().copied().flatten() {
+            None if count.rows == 0 => out.extend_from_slice(zero(&store, &sums, body.ints).as_bytes()),
+            None => {
+                return Err(Problem::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "result_too_large",
+                    "the sum does not fit 128 bits",
+                ));
+            }
+            Some(sum) => out.extend_from_slice(number(&sum.to_string(), &store, &sums, body.ints).as_bytes()),
+        }
+    }
+    out.extend_from_slice(b",\"meta\":");
+    json_text(&mut out, &count.meta);
+    out.push(b'}');
+    Ok((covered(out, &count.meta), Done::of(name, "count").meta(&count.meta)))
+}
+
+fn zero(store: &Schema, sums: &[usize], ints: Ints) -> String {
+    let text = match sums.first().map(|&at| store.columns()[at].ty) {
+        Some(ColumnType::Decimal { scale, .. }) if scale > 0 => format!("0.{}", "0".repeat(usize::from(scale))),
+        _ => "0".to_owned(),
+    };
+    number(&text, store, sums, ints)
+}
+
+/// A sum in JSON: floats are numbers, exact sums are what 64-bit integers and decimals are.
+fn number(text: &str, store: &Schema, sums: &[usize], ints: Ints) -> String {
+    let float = sums.first().is_some_and(|&at| store.columns()[at].ty == ColumnType::F64);
+    if float || ints == Ints::Numbers { text.to_owned() } else { format!("\"{text}\"") }
+}
+
+fn summable(store: &Schema, name: &str) -> Result<usize, Problem> {
+    let at = store.ordinal(name).ok_or_else(|| {
+        let problem = Problem::bad_request(format!("store `{}` has no column `{name}`", store.name()));
+        let known = store.columns().iter().map(|column| column.name.as_str());
+        let problem = problem.code("unknown_field");
+        match metaroute_registry::document::suggest(name, known) {
+            Some(word) => problem.hint(format!("did you mean `{word}`?")),
+            None => problem,
+        }
+    })?;
+    match store.columns()[at].ty {
+        ColumnType::U64 | ColumnType::I64 | ColumnType::F64 | ColumnType::Decimal { .. } => Ok(at),
+        other => Err(Problem::bad_request(format!("column `{name}` is {other} and has no sum"))),
+    }
+}
+
+/// `POST /v1/{store}/export`
+pub(super) async fn export(
+    State(service): State<Arc<Service>>,
+    path: Result<Path<String>, PathRejection>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response<Body> {
+    let name = store_name(&path);
+    finish(Done::of(&name, "export"), try_export(&service, &name, id, request).await)
+}
+
+/// How long an export may take when the request does not say: it ends when its reader leaves, not because it is long.
+const EXPORT_WITHIN: std::time::Duration = std::time::Duration::from_secs(6 * 3_600);
+
+async fn try_export(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
+    let store = service.named(name)?;
+    let body = super::body(request.into_body()).await?;
+    let body = QueryBody::parse(&body, &store, Kind::Export)?;
+    caught_up(&body)?;
+    let query = Query::new(&store, body.query)?;
+    admit(service, &query)?;
+    let call = service.call(&id, Some(body.timeout.unwrap_or(EXPORT_WITHIN)));
+    let export = service.router.export(&query, &call).await?;
+    let writer = RowWriter::new(&store, &query.fields, body.ints);
+    let state = Exporting { export, writer, service: Arc::clone(service), done: false };
+    let lines = stream::unfold(state, |state| async move { state.next().await });
+    let mut response = Response::new(Body::from_stream(lines));
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.extensions_mut().insert(Streaming);
+    let path = Scatter::of(&*service.router.topology()?, &query).path.name();
+    Ok((response, Done { path, ..Done::of(name, "export") }))
+}
+
+struct Exporting {
+    export: Export,
+    writer: RowWriter,
+    service: Arc<Service>,
+    done: bool,
+}
+
+impl Exporting {
+    /// The next lines, the meta line, or a failure, which breaks the transfer off: without its last line an export did
+    /// not finish.
+    async fn next(mut self) -> Option<(Result<Bytes, std::io::Error>, Exporting)> {
+        if self.done {
+            return None;
+        }
+        let mut out = Vec::new();
+        let failure = match self.export.next().await {
+            Ok(Some(rows)) => {
+                for row in &rows {
+                    self.writer.write_line(&mut out, row);
+                }
+                return Some((Ok(out.into()), self));
+            }
+            Ok(None) => match self.export.finish() {
+                Ok(meta) => {
+                    self.service.metrics.covered(&meta);
+                    out.extend_from_slice(b"{\"meta\":");
+                    json_text(&mut out, &meta);
+                    out.extend_from_slice(b"}\n");
+                    self.done = true;
+                    return Some((Ok(out.into()), self));
+                }
+                Err(failure) => failure,
+            },
+            Err(failure) => failure,
+        };
+        tracing::warn!(code = failure.code.as_str(), detail = failure.message, "an export broke off");
+        self.done = true;
+        Some((Err(std::io::Error::other(failure.message)), self))
+    }
+}
+
+/// `POST /v1/{store}/explain`
+pub(super) async fn explain(
+    State(service): State<Arc<Service>>,
+    path: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Response<Body> {
+    let name = store_name(&path);
+    finish(Done::of(&name, "explain"), try_explain(&service, &name, request).await)
+}
+
+async fn try_explain(service: &Arc<Service>, name: &str, request: Request) -> Answered {
+    let store = service.named(name)?;
+    let body = super::body(request.into_body()).await?;
+    let body = QueryBody::parse(&body, &store, Kind::Explain)?;
+    let query = Query::new(&store, body.query)?;
+    let explanation = service.router.explain(&query, Rights::ALL)?;
+    let mut out = Vec::new();
+    json_text(&mut out, &explanation);
+    Ok((json_answer(out), Done { path: explanation.path.name(), ..Done::of(name, "explain") }))
+}
+
+/// Rows here come from writes, not from a change stream: there is no position that could be reached.
+fn caught_up(body: &QueryBody) -> Result<(), Problem> {
+    let Some(gtid) = &body.min_gtid else { return Ok(()) };
+    let problem = Problem::new(
+        StatusCode::CONFLICT,
+        "not_caught_up",
+        format!("no copy has applied `{gtid}`: these rows come from no change stream"),
+    );
+    Err(problem.with("position", serde_json::Value::Null))
+}
+
+/// Checks the tenant's quota.
+pub(super) fn admit(service: &Service, query: &Query) -> Result<(), Problem> {
+    let Some(admission) = &service.admission else { return Ok(()) };
+    let topology = service.router.topology()?;
+    let cost = Scatter::of(&topology, query).targets.len() as f64;
+    // Queries over all tenants are one customer of their own.
+    let tenant = query.tenant.unwrap_or(u64::MAX);
+    admission.admit(tenant, cost, Instant::now()).map_err(|over| Problem::quota_exceeded(over.per_second))
+}
+
+/// Logs a slow query with its plan.
+fn slow(service: &Service, query: &Query, id: &RequestId, started: Instant) {
+    let took = started.elapsed();
+    if took < service.options.slow_log {
+        return;
+    }
+    if let Ok(plan) = service.router.explain(query, Rights::ALL) {
+        let plan = serde_json::to_string(&plan).unwrap_or_default();
+        tracing::warn!(took_ms = took.as_millis() as u64, request_id = &*id.0, plan, "slow query");
+    }
+}

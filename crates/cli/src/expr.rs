@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use metaroute::rules_file::to_yaml;
+use metaroute_core::RuleSet;
+use metaroute_core::rules::{Fallback, Filter};
 use metaroute_expr::{
     Attribute, Context, Dialect, Expr, Finding, Key, KeyId, KeyTable, LintInput, Parsed, Record, Severity, SlotId,
     SlotScope, Type, Value, lint,
@@ -317,10 +319,32 @@ fn finding_json(finding: &Finding) -> serde_json::Value {
     value
 }
 
+/// The same rules with every expression in canonical form.
+fn canonical(mut set: RuleSet) -> RuleSet {
+    // The canonical form of a text just below a limit may exceed it; then it stays as it was written.
+    let rewrite = |expr: &mut Expr| {
+        if let Ok(same) = Expr::parse_as(&expr.to_string(), expr.dialect()) {
+            *expr = same;
+        }
+    };
+    for rule in &mut set.rules {
+        rule.when.iter_mut().for_each(rewrite);
+        if let Filter::Match(expr) = &mut rule.filter {
+            rewrite(expr);
+        }
+        for fallback in &mut rule.on_empty {
+            if let Fallback::Match(expr) = fallback {
+                rewrite(expr);
+            }
+        }
+    }
+    set
+}
+
 impl Fmt {
     fn run(self, out: &mut Out) -> Outcome {
         if let Some(chosen) = self.source.rules(self.dialect)? {
-            let rules = to_yaml(&chosen.set);
+            let rules = to_yaml(&canonical(chosen.set));
             match out.format {
                 Format::Text => out.raw(&rules)?,
                 Format::Json | Format::Ndjson => out.json(&json!({ "canonical": rules }))?,

@@ -4,6 +4,7 @@
 //! with its arguments (and so its help) beside the code that carries it out; [`status`] and [`failure`] are the only
 //! places that know exit statuses and the form of errors, [`output`] the only one that writes to stdout.
 #![forbid(unsafe_code)]
+#![allow(clippy::result_large_err, reason = "a command fails once, and a request is answered once")]
 
 mod cli;
 mod expr;

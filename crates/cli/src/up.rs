@@ -5,6 +5,7 @@
 
 mod api;
 mod body;
+pub(crate) mod data;
 mod hub;
 mod metrics;
 mod observe;
@@ -39,6 +40,8 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(10);
 Examples:
   metaroute up
   metaroute up --listen 127.0.0.1:0 --instances fleet.yaml
+  metaroute up --data ./data --scan /usr --scan-tenant top-dir
+  curl -s http://127.0.0.1:7400/v1/file_metadata/query -d '{\"user_id\": 0, \"limit\": 3}'
   curl -s http://127.0.0.1:7400/v1/services/orders/explain -d '{\"rule\": \"version >= 2.10\"}'")]
 pub(crate) struct Up {
     /// Where to listen; port 0 takes a free one. Loopback only: there is no authentication
@@ -47,6 +50,8 @@ pub(crate) struct Up {
     /// A fleet file to serve instead of the built-in one; it is watched
     #[arg(long, value_name = "FILE")]
     instances: Option<PathBuf>,
+    #[command(flatten)]
+    data: data::DataArgs,
 }
 
 impl Up {
@@ -72,13 +77,15 @@ impl Up {
                 .map_err(|error| Failure::new(Status::Bug, "internal", error.to_string()))?,
             None => Connection::new(Registry::new(Memory::with_fleet(&fleet))),
         };
+        let data = self.data.open().await?;
         let listener = TcpListener::bind(addresses.as_slice()).await.map_err(|error| {
             Failure::usage("cannot_listen", format!("cannot listen on {}: {error}", self.listen))
                 .hint("another process may have the port; --listen 127.0.0.1:0 takes a free one")
         })?;
         // From here on a signal drains.
         let mut signals = source::Signals::take_over()?;
-        let hub = Hub::start(connection).await?;
+        data.start(connection.registry());
+        let hub = Hub::start(connection, Arc::clone(data.service())).await?;
         let address =
             listener.local_addr().map_err(|error| Failure::new(Status::Bug, "internal", error.to_string()))?;
         let (stop, stopped) = tokio::sync::watch::channel(false);
@@ -90,11 +97,13 @@ impl Up {
         }
         out.flush()?;
         if out.is_text() {
+            tell(data.about());
             tell(try_next(&address, self.instances.as_ref(), &fleet));
         }
         signals.next().await;
         tracing::info!("draining");
         hub.drain();
+        data.service().drain();
         stop.send_replace(true);
         let finished = tokio::select! {
             ended = tokio::time::timeout(DRAIN_WITHIN, serving) => ended.is_ok(),
@@ -104,6 +113,7 @@ impl Up {
         if !finished {
             tracing::warn!("requests were still open at the end");
         }
+        data.shutdown(DRAIN_WITHIN).await;
         hub.shutdown(Duration::from_secs(1)).await;
         Ok(Status::Done)
     }
@@ -151,6 +161,8 @@ fn try_next(address: &SocketAddr, instances: Option<&PathBuf>, fleet: &Fleet) ->
          curl -s http://{address}/v1/services\n  \
          curl -s http://{address}/v1/services/{service}/explain -d '{{\"rule\": \"version >= 2.10\"}}'\n  \
          curl -s http://{address}/v1/services/{service}/pick -d '{{\"rule\": \"env == prod\", \"n\": 5}}'\n  \
+         curl -s http://{address}/v1/file_metadata/rows -d '{{\"rows\": [{{\"file_id\": 1, \"user_id\": 7, \"path\": \"/a\"}}]}}'\n  \
+         curl -s http://{address}/v1/file_metadata/query -d '{{\"user_id\": 7}}'\n  \
          curl -s http://{address}/metrics\n\
          Ctrl-C drains and ends it",
         paint(STRONG, "try next:")

@@ -1,5 +1,6 @@
 //! `metaroute route diff`: where two rule sets, or two dialects of one, decide differently.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -235,18 +236,16 @@ fn side(explained: &Explained) -> SideView {
 }
 
 fn print(out: &mut Out, answer: &Answer, a: &Explanation, b: &Explanation) -> std::io::Result<()> {
-    let of = |explanation: &Explanation, id: &str| {
-        explanation
-            .instances
-            .iter()
-            .find(|explained| explained.instance.id.as_str() == id)
-            .map(|explained| format!("{} {}", mark(explained.kept), because(explained)))
-            .unwrap_or_default()
+    let by_id = |explanation: &Explanation| -> BTreeMap<String, String> {
+        let text = |e: &Explained| (e.instance.id.to_string(), format!("{} {}", mark(e.kept), because(e)));
+        explanation.instances.iter().map(text).collect()
     };
+    let (left, right) = (by_id(a), by_id(b));
+    let of = |texts: &BTreeMap<String, String>, id: &str| texts.get(id).cloned().unwrap_or_default();
     if !answer.instances.is_empty() {
         let mut rows = table(&["INSTANCE", &answer.a.name, &answer.b.name]);
         for difference in &answer.instances {
-            rows.add_row([difference.address.clone(), of(a, &difference.id), of(b, &difference.id)]);
+            rows.add_row([difference.address.clone(), of(&left, &difference.id), of(&right, &difference.id)]);
         }
         out.table(&mut rows)?;
         out.line("")?;

@@ -77,7 +77,7 @@ impl Simulate {
         let request = |selector: &_| self.decision.request.request(selector);
         let (before, after) = simulate(&prepared.rules, &prepared.options, &instances, &scenario, request)
             .map_err(|error| scenario_failure(&error))?;
-        let later = scenario.apply(&instances, &prepared.rules).map_err(|error| scenario_failure(&error.into()))?;
+        let later = scenario.apply(&instances, &prepared.rules).map_err(|error| scenario_failure(&error))?;
         let rows = rows(&instances, &later, &before, &after);
         let picked = after.outcome.is_ok();
         match out.format {
@@ -156,14 +156,14 @@ fn side(distribution: &Distribution) -> Side {
 fn rows(before: &[Instance], after: &[Instance], was: &Distribution, is: &Distribution) -> Vec<Row> {
     let addresses: BTreeMap<&InstanceId, String> =
         before.iter().chain(after).map(|instance| (&instance.id, instance.address.to_string())).collect();
-    let share = |distribution: &Distribution, id: &InstanceId| {
-        distribution.shares.iter().find(|(known, _)| known == id).map(|(_, share)| wire::number(*share))
-    };
+    let by_id =
+        |distribution: &Distribution| -> BTreeMap<InstanceId, f64> { distribution.shares.iter().cloned().collect() };
+    let (was, is) = (by_id(was), by_id(is));
     let row = |(id, address): (&InstanceId, String)| Row {
         id: id.to_string(),
         address,
-        before: share(was, id),
-        after: share(is, id),
+        before: was.get(id).copied().map(wire::number),
+        after: is.get(id).copied().map(wire::number),
     };
     addresses.into_iter().map(row).collect()
 }

@@ -12,6 +12,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use metaroute_registry::State as RegistryState;
 use serde::Serialize;
+use serde_json::Value;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{OpenApi, ToSchema};
 
@@ -80,6 +81,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
 
 /// Everything that is served.
 pub(crate) fn router(hub: Arc<Hub>) -> Router {
+    let rows = metaroute_server::api::routes(Arc::clone(&hub.rows));
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -95,6 +97,7 @@ pub(crate) fn router(hub: Arc<Hub>) -> Router {
         .layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()))
         .layer(middleware::from_fn_with_state(Arc::clone(&hub), observe::observe))
         .with_state(hub)
+        .merge(rows)
 }
 
 /// Whether the process runs.
@@ -122,8 +125,15 @@ async fn metrics_page(State(hub): State<Arc<Hub>>) -> Result<Response, Problem> 
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
-async fn openapi() -> Json<utoipa::openapi::OpenApi> {
-    Json(document())
+async fn openapi(State(hub): State<Arc<Hub>>) -> Result<Json<Value>, Problem> {
+    let mut document = serde_json::to_value(document()).map_err(|_| Problem::internal())?;
+    if let Some(paths) = document["paths"].as_object_mut() {
+        metaroute_server::api::data_paths(hub.rows.stores(), paths);
+    }
+    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
+        metaroute_server::api::data_schemas(hub.rows.stores(), schemas);
+    }
+    Ok(Json(document))
 }
 
 /// The services of the registry.

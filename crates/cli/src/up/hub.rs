@@ -35,6 +35,8 @@ pub(crate) struct Hub {
     draining: AtomicBool,
     lister: Mutex<Option<JoinHandle<()>>>,
     pub(crate) metrics: HttpMetrics,
+    /// The rows.
+    pub(crate) rows: Arc<metaroute_server::Service>,
 }
 
 #[derive(Clone)]
@@ -79,7 +81,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Hub {
     /// Follows every service of a registry.
-    pub(crate) async fn start(connection: Connection) -> Result<Arc<Self>, Failure> {
+    pub(crate) async fn start(
+        connection: Connection,
+        rows: Arc<metaroute_server::Service>,
+    ) -> Result<Arc<Self>, Failure> {
         let hub = Arc::new(Self {
             connection,
             services: RwLock::default(),
@@ -88,6 +93,7 @@ impl Hub {
             draining: AtomicBool::new(false),
             lister: Mutex::default(),
             metrics: HttpMetrics::default(),
+            rows,
         });
         hub.list().await?;
         let weak = Arc::downgrade(&hub);
@@ -218,7 +224,10 @@ impl Hub {
             .filter(|(_, service)| !service.live.selector().is_resolved())
             .map(|(name, _)| name.as_str())
             .collect();
-        (!unresolved.is_empty()).then(|| format!("the registry has not answered about {}", unresolved.join(", ")))
+        if !unresolved.is_empty() {
+            return Some(format!("the registry has not answered about {}", unresolved.join(", ")));
+        }
+        self.rows.unready()
     }
 
     /// Says from now on that it is not ready.

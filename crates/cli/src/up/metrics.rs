@@ -123,6 +123,7 @@ pub(crate) fn page(hub: &Arc<Hub>) -> Result<String, fmt::Error> {
         http.durations.clone(),
     );
     registry.register_collector(Box::new(Services(hub.known())));
+    metaroute_server::metrics::register(&mut registry, &hub.rows);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)

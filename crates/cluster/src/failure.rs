@@ -91,6 +91,15 @@ pub struct Place {
     pub column: u32,
 }
 
+/// Which rows of a write are stored.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartialWrite {
+    /// Ids that are stored, ascending.
+    pub written: Vec<u64>,
+    /// Ids that are not, or not completely, stored, ascending. Repeating the request is safe.
+    pub failed: Vec<u64>,
+}
+
 /// A refused or failed request.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{message}")]
@@ -108,25 +117,14 @@ pub struct Failure {
     pub hint: Option<String>,
     /// What was reached, in every failure after the shards were asked.
     pub meta: Option<Box<Meta>>,
-    /// For writes: ids that are stored.
-    pub written: Vec<u64>,
-    /// For writes: ids that are not, or not completely, stored. Repeating the request is safe.
-    pub failed: Vec<u64>,
+    /// For writes that failed in part: which rows are stored.
+    pub rows: Option<Box<PartialWrite>>,
 }
 
 impl Failure {
     /// A failure with a message.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure {
-            code,
-            message: message.into(),
-            at: None,
-            expected: Vec::new(),
-            hint: None,
-            meta: None,
-            written: Vec::new(),
-            failed: Vec::new(),
-        }
+        Failure { code, message: message.into(), at: None, expected: Vec::new(), hint: None, meta: None, rows: None }
     }
 
     /// The same with a suggestion.

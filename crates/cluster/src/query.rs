@@ -311,7 +311,7 @@ fn parse_filter(store: &Schema, text: &str) -> Result<(Expr, metaroute_expr::Pro
         let mut failure = Failure::new(Code::BadExpression, error.message.to_string());
         failure.at = Some(Place { line: error.line, column: error.column });
         failure.expected = error.expected.iter().map(ToString::to_string).collect();
-        failure.hint = error.hint.clone().map(Into::into);
+        failure.hint = error.hint.clone();
         failure
     })?;
     let program = columns::bind(store, &filter)?;

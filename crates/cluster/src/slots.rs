@@ -7,8 +7,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Most slots a group may have. Far above any use: a table of that size is still a few megabytes.
-pub const SLOTS_MAX: u32 = 1 << 20;
+/// Most slots a group may have: as many as the largest possible number of shards needs.
+pub const SLOTS_MAX: u32 = 1 << 16;
 
 /// A set of slots of one group. Two sets are equal when they hold the same slots.
 ///
@@ -251,7 +251,7 @@ impl FromStr for SlotSet {
                     return Err(bad("expected a number, `a-b` or `a-b/step`"));
                 }
                 let number = digits.parse::<u32>().ok().filter(|&slot| slot < SLOTS_MAX);
-                number.ok_or_else(|| bad("slots are below 1048576"))
+                number.ok_or_else(|| bad("slots are below 65536"))
             };
             let (range, step) = match item.split_once('/') {
                 Some((range, step)) => (range, number(step)?),
@@ -311,7 +311,7 @@ mod tests {
             ("1-9/0", "a step of 0 goes nowhere"),
             ("4/2", "a step needs a range"),
             ("1,1", "a slot is named twice"),
-            ("99999999", "slots are below 1048576"),
+            ("99999999", "slots are below 65536"),
             ("-1", "expected a number, `a-b` or `a-b/step`"),
         ] {
             assert_eq!(text.parse::<SlotSet>().expect_err(text).reason, reason, "{text}");

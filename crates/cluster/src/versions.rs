@@ -227,6 +227,13 @@ mod tests {
         assert_eq!(writes.load(Ordering::Relaxed), 1);
     }
 
+    /// As published in `docs/placement.md`.
+    #[test]
+    fn the_published_version_holds() {
+        let version = RowVersion::of_stamp(0x0000_019a_0000_0000).to_version();
+        assert_eq!(version.as_bytes(), [0, 6, 1, 0x9a, 0, 0, 0, 0, 0, 0, 1]);
+    }
+
     fn version() -> impl Strategy<Value = RowVersion> {
         let number = || prop_oneof![0..3_u64, Just(255), Just(256), Just(u64::MAX), any::<u64>()];
         (any::<u32>(), number(), number(), 0..300_u32, any::<bool>()).prop_map(|(source_epoch, hi, lo, row, stream)| {

@@ -61,7 +61,7 @@ impl Sub {
 /// How asking a shard went.
 pub(super) enum Opened {
     /// A copy answers at least for some slots, or knows where they are.
-    Answering(Answering),
+    Answering(Box<Answering>),
     /// No copy is ready.
     NotReady(String),
     /// No copy is known.
@@ -180,7 +180,7 @@ impl Inner {
             let failed = match result {
                 Ok((head, first, stream)) if !head.answered.is_empty() || !head.moved.is_empty() => {
                     self.latencies.record(&sub.shard, started.elapsed());
-                    return Opened::Answering(Answering { head, first, stream, pick, started });
+                    return Opened::Answering(Box::new(Answering { head, first, stream, pick, started }));
                 }
                 Ok((head, ..)) => {
                     pick.complete(Outcome::Success, started.elapsed());

@@ -194,11 +194,11 @@ impl Export {
                 return Err(failure);
             }
         }
-        if !self.partial {
-            if let Err(failure) = self.walk.verdict(false) {
-                self.done = true;
-                return Err(failure);
-            }
+        if !self.partial
+            && let Err(failure) = self.walk.verdict(false)
+        {
+            self.done = true;
+            return Err(failure);
         }
         Ok((!rows.is_empty()).then_some(rows))
     }

@@ -133,7 +133,7 @@ impl Walk {
                 self.ledger.sub_requests += u64::from(opening.requests);
                 self.ledger.hedged += opening.hedged;
                 match opening.opened {
-                    Opened::Answering(answering) => moved.extend(self.opened(sub, answering)),
+                    Opened::Answering(answering) => moved.extend(self.opened(sub, *answering)),
                     Opened::NotReady(why) => self.ledger.lost(&sub.shard, sub.slots, MissingReason::NotReady, why),
                     Opened::NoReplica(why) => self.ledger.lost(&sub.shard, sub.slots, MissingReason::NoReplica, why),
                     Opened::TimedOut => {

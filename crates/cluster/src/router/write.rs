@@ -19,7 +19,7 @@ use tokio::sync::MutexGuard;
 
 use super::walk::Walk;
 use super::{Call, HOPS_MAX, Inner, Router, WRITE_STRIPES, now};
-use crate::failure::{Code, Failure};
+use crate::failure::{Code, Failure, PartialWrite};
 use crate::hash::mix64;
 use crate::protocol::{
     Direction, ReadOp, ShardError, ShardErrorKind, ShardId, WriteAnswer, WriteOp, WriteOutcome, WriteRequest,
@@ -49,6 +49,9 @@ struct Incoming {
     version: metaroute_store::Version,
     values: Vec<Value>,
 }
+
+/// Where a change goes: a shard with the epoch of its ownership, or why nowhere.
+type Destination = Result<(ShardId, u64), String>;
 
 /// Why a change did not land.
 #[derive(Clone, Debug)]
@@ -110,7 +113,7 @@ impl Router {
             .collect();
         let mut failed = inner.apply(store, upserts, call).await.1;
         // An old copy goes only after its successor is safe.
-        let deletes: Vec<(Result<(ShardId, u64), String>, WriteOp)> = olds
+        let deletes: Vec<(Destination, WriteOp)> = olds
             .into_iter()
             .filter(|(id, _)| !failed.contains_key(id))
             .map(|(id, shard)| {
@@ -197,8 +200,7 @@ fn partial_failure(mut written: Vec<u64>, failed: HashMap<u64, Refused>) -> Fail
     written.sort_unstable();
     let mut ids: Vec<u64> = failed.into_keys().collect();
     ids.sort_unstable();
-    failure.written = written;
-    failure.failed = ids;
+    failure.rows = Some(Box::new(PartialWrite { written, failed: ids }));
     failure
 }
 
@@ -222,13 +224,7 @@ impl Inner {
         locks
     }
 
-    fn owner(
-        &self,
-        topology: &Topology,
-        place: &crate::topology::TenantPlace,
-        store: &Schema,
-        id: u64,
-    ) -> Result<(ShardId, u64), String> {
+    fn owner(&self, topology: &Topology, place: &crate::topology::TenantPlace, store: &Schema, id: u64) -> Destination {
         let slot = topology.slot(place.group, place.span, store.name(), id);
         let group = &topology.groups()[place.group as usize];
         match group.owner(slot) {
@@ -282,8 +278,9 @@ impl Inner {
             if let Err(mut failure) = walk.verdict(false) {
                 // Storing rows without knowing their old copies would leave those behind.
                 failure.message = format!("nothing is stored, because old copies could not be looked up: {failure}");
-                failure.failed = homes.keys().copied().collect();
-                failure.failed.sort_unstable();
+                let mut failed: Vec<u64> = homes.keys().copied().collect();
+                failed.sort_unstable();
+                failure.rows = Some(Box::new(PartialWrite { written: Vec::new(), failed }));
                 return Err(failure);
             }
             found.extend(rows.into_iter().map(|(shard, row)| (row.id, shard)));
@@ -295,16 +292,15 @@ impl Inner {
     async fn apply(
         &self,
         store: &Schema,
-        ops: Vec<(Result<(ShardId, u64), String>, WriteOp)>,
+        ops: Vec<(Destination, WriteOp)>,
         call: &Call,
     ) -> (HashMap<u64, WriteOutcome>, HashMap<u64, Refused>) {
         let columns: Arc<[String]> = store.columns().iter().map(|column| column.name.clone()).collect();
         let mut outcomes = HashMap::new();
         let mut failed = HashMap::new();
         let mut round: BTreeMap<ShardId, (u64, Vec<WriteOp>)> = BTreeMap::new();
-        let assign = |round: &mut BTreeMap<ShardId, (u64, Vec<WriteOp>)>,
-                      target: Result<(ShardId, u64), String>,
-                      op: WriteOp| match target {
+        let assign = |round: &mut BTreeMap<ShardId, (u64, Vec<WriteOp>)>, target: Destination, op: WriteOp| match target
+        {
             Ok((shard, epoch)) => {
                 let entry = round.entry(shard).or_default();
                 entry.0 = entry.0.max(epoch);

@@ -15,8 +15,11 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// Longest group, shard or store name.
 const NAME_BYTES_MAX: usize = 64;
-/// Most groups; far above any use, so that a document cannot make its readers run out of memory.
+/// Most groups; as many as there are buckets.
 const GROUPS_MAX: usize = 4_096;
+/// Most slots of all groups together: a thousand groups of the usual size. A short document must not make its readers
+/// run out of memory.
+const SLOTS_TOTAL_MAX: u64 = 1 << 22;
 
 /// A topology document, nothing checked. It serialises to the JSON form; see `docs/placement.md` for the format.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -216,6 +219,9 @@ impl Document {
             return Err(bad("groups", groups));
         }
         let slots = slot_count(shards).ok_or_else(|| bad("shards", shards))?;
+        if u64::from(slots) * u64::from(groups) > SLOTS_TOTAL_MAX {
+            return Err(bad("groups of that many shards", groups));
+        }
         let name = |group: u32| format!("g{group}");
         let owned = |shard: u32| (0..slots).filter(|slot| slot % shards == shard).collect();
         Ok(Document {
@@ -269,6 +275,10 @@ impl Document {
         }
         if self.groups.len() > GROUPS_MAX {
             return Err(way.defect("too_many", format!("{} groups; at most {GROUPS_MAX}", self.groups.len())));
+        }
+        let slots: u64 = self.groups.iter().map(|group| u64::from(group.slots)).sum();
+        if slots > SLOTS_TOTAL_MAX {
+            return Err(way.defect("too_many", format!("{slots} slots in all groups; at most {SLOTS_TOTAL_MAX}")));
         }
         for store in self.slot_functions.keys() {
             check_name(&root.key("slot_functions"), "store", store)?;
@@ -352,7 +362,7 @@ fn group(way: &Way<'_>, entry: &GroupEntry, epoch: u64, gaps: bool) -> Result<Gr
         let message = format!("{} base shards are not possible", entry.base_shards);
         return Err(way.key("base_shards").defect("out_of_range", message));
     }
-    if entry.slots == 0 || entry.slots > SLOTS_MAX || entry.slots % entry.base_shards != 0 {
+    if entry.slots == 0 || entry.slots > SLOTS_MAX || !entry.slots.is_multiple_of(entry.base_shards) {
         let message =
             format!("{} slots are no multiple of {} base shards up to {SLOTS_MAX}", entry.slots, entry.base_shards);
         return Err(way.key("slots").defect("out_of_range", message));

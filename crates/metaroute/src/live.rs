@@ -21,7 +21,7 @@ mod task;
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -92,17 +92,18 @@ struct Shared {
     /// some hundred picks, which is minutes for a quiet caller.
     fell: ArcSwap<Vec<AtomicBool>>,
     /// What routes over this selector did.
+    #[cfg(any(feature = "tower", feature = "metrics"))]
     routed: Routed,
     state: Mutex<Progress>,
 }
 
 /// What all routes over one selector did, for the metrics.
-#[cfg_attr(not(all(feature = "tower", feature = "metrics")), allow(dead_code))]
+#[cfg(any(feature = "tower", feature = "metrics"))]
 #[derive(Debug, Default)]
 pub(crate) struct Routed {
-    pub(crate) requests: AtomicU64,
-    pub(crate) moved: AtomicU64,
-    pub(crate) refused: AtomicU64,
+    pub(crate) requests: std::sync::atomic::AtomicU64,
+    pub(crate) moved: std::sync::atomic::AtomicU64,
+    pub(crate) refused: std::sync::atomic::AtomicU64,
 }
 
 /// What the task knows besides the selector.
@@ -190,6 +191,7 @@ impl LiveSelector {
             revision: watch::Sender::new(selector.revision()),
             slots: ArcSwap::default(),
             fell: ArcSwap::default(),
+            #[cfg(any(feature = "tower", feature = "metrics"))]
             routed: Routed::default(),
             state: Mutex::new(Progress { rules, ..Progress::default() }),
         });

@@ -4,7 +4,7 @@
 //! above all of them ([`registry`]) keeps registrations alive, backs off, keeps the last good list and says how far it
 //! can be trusted. What doubts a list is the one guard in the core's intake.
 //!
-//! Read here first: [`Registry`] and [`RegistryUrl`]. Back ends: [`file`] and [`memory`].
+//! Read here first: [`Registry`] and [`RegistryUrl`]. Back ends: [`mod@file`] and [`memory`].
 #![forbid(unsafe_code)]
 
 pub mod document;

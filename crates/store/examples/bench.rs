@@ -101,19 +101,6 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-fn disk(folder: &Path) -> u64 {
-    let mut total = 0;
-    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        let Ok(meta) = entry.metadata() else { continue };
-        if meta.is_dir() {
-            total += disk(&entry.path());
-        } else if entry.path().extension().is_none_or(|ext| ext != "jnl") {
-            total += meta.len();
-        }
-    }
-    total
-}
-
 /// One figure: its name, what it is counted in, whether more is better, and per contender.
 struct Figure {
     name: &'static str,
@@ -285,7 +272,7 @@ fn ours(report: &mut Report, folder: &Path, rows: u64) {
     );
     println!("  gate: {:?}, l0 {}", store.gauges().gate_waited, store.gauges().l0_runs);
     store.compact().wait().expect("compacts");
-    report.put(Who::Ours, "disk", "bytes/row", false, disk(&path.join("engine")) as f64 / rows as f64);
+    report.put(Who::Ours, "disk", "bytes/row", false, store.gauges().table_bytes as f64 / rows as f64);
 
     let all: Vec<usize> = (0..8).collect();
     let listing = table.schema().default_columns();
@@ -460,7 +447,7 @@ mod bare {
             rows as f64 / used,
         );
         bare.keys.tree.major_compact(64 << 20, u64::MAX >> 1).expect("compacts");
-        report.put(Who::Engine, "disk", "bytes/row", false, disk(&path) as f64 / rows as f64);
+        report.put(Who::Engine, "disk", "bytes/row", false, bare.keys.disk_space() as f64 / rows as f64);
         let time = Duration::from_secs(5);
         for (threads, get, newest) in [
             (1, "point get, 1 thread", "list 100 newest, 1 thread"),
@@ -707,7 +694,7 @@ fn flat(folder: &Path, up_to: u64) {
         });
         println!(
             "| {rows} | {loaded:.0} | {gets:.0} | {lists:.0} | {:.0} | {} | {:.1} s |",
-            disk(&path.join("engine")) as f64 / rows as f64,
+            store.gauges().table_bytes as f64 / rows as f64,
             gauges.l0_runs,
             gauges.gate_waited.as_secs_f64()
         );

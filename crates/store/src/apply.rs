@@ -8,8 +8,10 @@
 //! Everything here is computed on layers above a snapshot and touches no disk but to read, so a
 //! request that turns out to be refused leaves no trace in the commit it would have shared.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Bound;
+
+use rustc_hash::FxHashMap;
 
 use crate::batch::{Applied, Batch, Change, Expected, Op, Outcome, PositionChange};
 use crate::engine::{Bytes, Snapshot, WriteSet};
@@ -28,46 +30,45 @@ pub(crate) type CounterId = (TableId, u32, Option<u64>);
 /// Writes not yet committed.
 #[derive(Default)]
 pub(crate) struct Delta {
-    pub(crate) writes: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    pub(crate) states: HashMap<TableId, TableState>,
-    pub(crate) counters: HashMap<CounterId, Totals>,
+    pub(crate) writes: FxHashMap<Vec<u8>, Option<Vec<u8>>>,
+    pub(crate) states: FxHashMap<TableId, TableState>,
+    pub(crate) counters: FxHashMap<CounterId, Totals>,
 }
 
 impl Delta {
     fn absorb(&mut self, newer: Delta) {
-        self.writes.extend(newer.writes);
+        if self.writes.is_empty() {
+            self.writes = newer.writes;
+        } else {
+            self.writes.extend(newer.writes);
+        }
         self.states.extend(newer.states);
         self.counters.extend(newer.counters);
     }
 
-    /// The writes for the engine, states and counters included.
-    pub(crate) fn write_set(&self) -> WriteSet {
-        let mut set = WriteSet::default();
-        for (key, value) in &self.writes {
-            match value {
-                Some(value) => set.put(key.clone(), value.clone()),
-                None => set.remove(key.clone()),
-            }
-        }
+    /// Takes out the writes for the engine, those of states and counters included, in key order.
+    pub(crate) fn take_writes(&mut self) -> WriteSet {
+        let mut items: Vec<_> = std::mem::take(&mut self.writes).into_iter().collect();
         for (&table, state) in &self.states {
             let key = key::state(table);
             let value = state.encode(&key);
-            set.put(key, value);
+            items.push((key, Some(value)));
         }
         for (&(table, generation, tenant), totals) in &self.counters {
             let key = key::counter(table, generation, tenant);
             let value = totals.encode(&key);
-            set.put(key, value);
+            items.push((key, Some(value)));
         }
-        set
+        items.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        WriteSet { items }
     }
 }
 
 /// States and counters as last committed, kept so that a batch need not read them back.
 #[derive(Default)]
 pub(crate) struct Cache {
-    states: HashMap<TableId, TableState>,
-    counters: HashMap<CounterId, Totals>,
+    states: FxHashMap<TableId, TableState>,
+    counters: FxHashMap<CounterId, Totals>,
 }
 
 /// Tenants whose counters are remembered; about 100 bytes each.
@@ -184,6 +185,10 @@ impl<'a> Layers<'a> {
     fn count(&mut self, state: &TableState, table: TableId, tenant: u64, sums: &[i128], sign: i128) -> Result<()> {
         for tenant in [None, Some(tenant)] {
             let id = (table, state.counter_generation, tenant);
+            if let Some(totals) = self.own.counters.get_mut(&id) {
+                totals.add(sums, sign);
+                continue;
+            }
             let mut totals = self.counter(id)?;
             totals.add(sums, sign);
             self.own.counters.insert(id, totals);
@@ -197,7 +202,7 @@ impl<'a> Layers<'a> {
         table: &Table,
         state: &TableState,
         chunk: &Chunk,
-    ) -> Result<HashMap<CounterId, Totals>> {
+    ) -> Result<FxHashMap<CounterId, Totals>> {
         let tenants = chunk.tenants.iter().map(|(&tenant, totals)| (Some(tenant), totals));
         std::iter::once((None, &chunk.total))
             .chain(tenants)
@@ -394,7 +399,7 @@ impl<'a> Layers<'a> {
         let prefix = key::row_prefix(table.id());
         let end = key::after_prefix(&prefix);
         let range = (Bound::Included(prefix.as_slice()), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
-        let mut counted: HashMap<CounterId, Totals> = HashMap::new();
+        let mut counted: FxHashMap<CounterId, Totals> = FxHashMap::default();
         let mut count = |key: &[u8], bytes: &[u8]| -> Result<()> {
             let record = Record::read(key, bytes).map_err(|e| Error::record(key, e))?;
             if record.kind == Kind::Live && record.version() >= state.truncated_below {
@@ -408,8 +413,8 @@ impl<'a> Layers<'a> {
         };
         let mut pending: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
         for layer in [&*self.group, &self.own] {
-            let writes = layer.writes.range::<[u8], _>(range);
-            pending.extend(writes.map(|(k, v)| (k.as_slice(), v.as_deref())));
+            let rows = layer.writes.iter().filter(|(key, _)| key.starts_with(&prefix));
+            pending.extend(rows.map(|(k, v)| (k.as_slice(), v.as_deref())));
         }
         for entry in self.snapshot.scan(range.0, range.1) {
             let (key, bytes) = entry?;

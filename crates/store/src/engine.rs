@@ -283,6 +283,16 @@ impl Engine {
         self.keys.tree.major_compact(64 * 1024 * 1024, watermark).map_err(|e| Failure::of(e.into()))
     }
 
+    /// Lets go of files that no snapshot at or above `oldest` sees. The engine does so by itself only at the next
+    /// flush or compaction, which an idle store never reaches.
+    pub(crate) fn forget_before(&self, oldest: u64) {
+        let tree = &self.keys.tree;
+        let path = &tree.tree_config().path;
+        if let Err(error) = tree.get_version_history_lock().maintenance(path, oldest.saturating_sub(1)) {
+            tracing::warn!(?error, "old manifests not removed");
+        }
+    }
+
     pub(crate) fn gauges(&self) -> EngineGauges {
         let tree = &self.keys.tree;
         EngineGauges {

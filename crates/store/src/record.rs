@@ -201,7 +201,7 @@ pub(crate) fn live<'v>(
     ordinals: &[usize],
     row: impl Fn(usize) -> ValueRef<'v>,
 ) -> Vec<u8> {
-    let mut out = Vec::with_capacity(128);
+    let mut out = Vec::with_capacity(224);
     start(Kind::Live, version, &mut out);
     put_varint(&mut out, ordinals.len() as u64);
     let nulls_at = out.len();

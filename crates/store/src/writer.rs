@@ -446,8 +446,8 @@ impl Writer {
     }
 
     /// Commits and publishes; on an engine error the store is read-only from then on.
-    fn commit(&mut self, engine: &Engine, delta: Delta) -> Result<()> {
-        let set = delta.write_set();
+    fn commit(&mut self, engine: &Engine, mut delta: Delta) -> Result<()> {
+        let set = delta.take_writes();
         if set.items.is_empty() {
             return Ok(());
         }
@@ -553,13 +553,13 @@ impl Writer {
         group.states.insert(table.id(), state);
 
         let intent_key = key::intent(table.id());
-        let intent = Intent { probe: key::row(table.id(), first), writes: group.write_set().items };
+        let intent = Intent { probe: key::row(table.id(), first), writes: group.take_writes().items };
         let mut set = WriteSet::default();
         set.put(intent_key.clone(), intent.encode(&intent_key));
         self.write(&engine, set, true)?;
         let rows = chunk.len() as u64;
         engine.ingest(chunk.into_pairs()).map_err(|failure| self.fail(failure))?;
-        group.writes.insert(intent_key, None);
+        group.writes = intent.writes.into_iter().chain([(intent_key, None)]).collect();
         self.commit(&engine, group)?;
         self.shared.numbers.ingested_rows.fetch_add(rows, Ordering::Relaxed);
         Ok(rows)
@@ -626,6 +626,7 @@ impl Writer {
         let oldest = self.shared.oldest_sequence();
         engine.compact(oldest).map_err(|failure| Error::Engine(failure.reason()))?;
         self.publish();
+        engine.forget_before(self.shared.oldest_sequence());
         Ok(())
     }
 
@@ -646,6 +647,7 @@ impl Writer {
                 if published.as_ref().is_some_and(|p| p.snapshot.sequence() != engine.sequence()) {
                     drop(published);
                     self.publish();
+                    engine.forget_before(self.shared.oldest_sequence());
                 }
                 if self.dirty && self.last_sync.elapsed() >= self.shared.options.sync_every {
                     // The failure is kept as the store's state; there is nobody to answer.

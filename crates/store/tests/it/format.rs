@@ -30,7 +30,7 @@ fn wide() -> Schema {
 }
 
 fn wide_row(id: u64) -> Vec<Value> {
-    if id % 3 == 0 {
+    if id.is_multiple_of(3) {
         let mut row = vec![Value::Null; 13];
         row[0] = Value::U64(id);
         row[1] = Value::U64(0);
@@ -42,7 +42,7 @@ fn wide_row(id: u64) -> Vec<Value> {
         Value::U64(u64::MAX),
         Value::I64(i64::MIN + id as i64),
         Value::F64(-1.5e-7 * id as f64),
-        Value::Bool(id % 2 == 0),
+        Value::Bool(id.is_multiple_of(2)),
         Value::Decimal(format!("-{id}.0001")),
         Value::String(format!("héllo {id}")),
         Value::Bytes(vec![0, 255, id as u8]),

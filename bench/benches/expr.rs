@@ -9,6 +9,7 @@ use std::hint::black_box;
 
 use cel::{Context, Value as CelValue};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use metaroute_bench::clock::ProcessorTime;
 use metaroute_expr::{Column, Columns, Expr, KeyId, KeyTable, Parsed, Program, Record, Scratch, Type, Value};
 
 /// Records per pass: an evaluation alone is too short to time, and a fleet is what gets filtered.
@@ -106,7 +107,7 @@ fn compile(text: &str) -> (Program, Layout) {
     (program, Layout(layout))
 }
 
-fn expressions(c: &mut Criterion) {
+fn expressions(c: &mut Criterion<ProcessorTime>) {
     let records: Vec<[String; 3]> = (0..RECORDS).map(texts).collect();
     let parsed: Vec<[Parsed; 3]> =
         records.iter().map(|record| record.each_ref().map(|text| Parsed::text(text.as_str()))).collect();
@@ -157,5 +158,9 @@ fn expressions(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, expressions);
+fn config() -> Criterion<ProcessorTime> {
+    Criterion::default().with_measurement(ProcessorTime).sample_size(50)
+}
+
+criterion_group! { name = benches; config = config(); targets = expressions }
 criterion_main!(benches);

@@ -6,10 +6,11 @@
 use std::hint::black_box;
 
 use std::sync::Barrier;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use criterion::measurement::WallTime;
+use cpu_time::ThreadTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
+use metaroute_bench::clock::ProcessorTime;
 use metaroute_bench::fleet::{Member, SIZES, members};
 use metaroute_bench::ours::{LANES, NOW, by_request, instances, keeps_all, selector};
 use metaroute_bench::rivals::{
@@ -20,7 +21,7 @@ use metaroute_core::rules::Balance;
 use metaroute_core::{Context, Outcome, Picker, RequestSlot, Selector};
 use pingora_load_balancing::selection;
 
-fn measure<T>(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, n: usize, mut pick: impl FnMut() -> T) {
+fn measure<T>(group: &mut BenchmarkGroup<'_, ProcessorTime>, name: &str, n: usize, mut pick: impl FnMut() -> T) {
     group.bench_function(BenchmarkId::new(name, n), |b| b.iter(|| black_box(pick())));
 }
 
@@ -68,7 +69,7 @@ fn select<C: Context>(selector: &Selector, request: &C) -> usize {
     std::ptr::from_ref(pick.instance()).addr()
 }
 
-fn weighted_random(c: &mut Criterion) {
+fn weighted_random(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: weighted random");
     for n in SIZES {
         let members = members(n);
@@ -86,7 +87,7 @@ fn weighted_random(c: &mut Criterion) {
     group.finish();
 }
 
-fn round_robin(c: &mut Criterion) {
+fn round_robin(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: round robin");
     for n in SIZES {
         let members = members(n);
@@ -105,7 +106,7 @@ fn round_robin(c: &mut Criterion) {
     group.finish();
 }
 
-fn by_key(c: &mut Criterion) {
+fn by_key(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: by key");
     for n in SIZES {
         let members = members(n);
@@ -133,7 +134,7 @@ fn by_key(c: &mut Criterion) {
     group.finish();
 }
 
-fn by_load(c: &mut Criterion) {
+fn by_load(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: two choices by load");
     for n in SIZES {
         let members = members(n);
@@ -154,7 +155,7 @@ fn by_load(c: &mut Criterion) {
     group.finish();
 }
 
-fn by_request_value(c: &mut Criterion) {
+fn by_request_value(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: rule on the request, answer remembered");
     for n in SIZES {
         let ours = selector(by_request(), instances(&members(n)));
@@ -179,9 +180,9 @@ fn by_request_value(c: &mut Criterion) {
     group.finish();
 }
 
-/// Time per pick when two threads pick at once.
+/// Processor time per pick, of the slower thread, when two threads pick at once: contention shows as work repeated or cache lines fetched.
 fn two_threads<P: FnMut() -> T, T>(
-    group: &mut BenchmarkGroup<'_, WallTime>,
+    group: &mut BenchmarkGroup<'_, ProcessorTime>,
     name: &str,
     n: usize,
     pick: impl Fn() -> P + Sync,
@@ -192,7 +193,7 @@ fn two_threads<P: FnMut() -> T, T>(
             let work = || {
                 let mut pick = pick();
                 barrier.wait();
-                let started = Instant::now();
+                let started = ThreadTime::now();
                 for _ in 0..iterations {
                     black_box(pick());
                 }
@@ -207,7 +208,7 @@ fn two_threads<P: FnMut() -> T, T>(
     });
 }
 
-fn threads(c: &mut Criterion) {
+fn threads(c: &mut Criterion<ProcessorTime>) {
     let mut group = c.benchmark_group("pick: weighted random, two threads at once");
     for n in SIZES {
         let members = members(n);
@@ -226,8 +227,9 @@ fn threads(c: &mut Criterion) {
 }
 
 /// Eighty measurements: short ones, or the machine changes under them.
-fn config() -> Criterion {
+fn config() -> Criterion<ProcessorTime> {
     Criterion::default()
+        .with_measurement(ProcessorTime)
         .warm_up_time(Duration::from_millis(500))
         .measurement_time(Duration::from_millis(1500))
         .sample_size(60)

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+use metaroute_bench::clock::ProcessorTime;
 use metaroute_bench::fleet::members;
 use metaroute_bench::ours::{NOW, instances, many, selector};
 use metaroute_bench::rivals::PingoraRebuild;
@@ -14,7 +15,7 @@ const INSTANCES: usize = 10_000;
 const RULES: usize = 50;
 const CHANGED: usize = 50;
 
-fn rebuild(c: &mut Criterion) {
+fn rebuild(c: &mut Criterion<ProcessorTime>) {
     let members = members(INSTANCES);
     let fleet = instances(&members);
 
@@ -76,8 +77,12 @@ fn rebuild(c: &mut Criterion) {
     group.finish();
 }
 
-fn config() -> Criterion {
-    Criterion::default().warm_up_time(Duration::from_secs(1)).measurement_time(Duration::from_secs(5)).sample_size(50)
+fn config() -> Criterion<ProcessorTime> {
+    Criterion::default()
+        .with_measurement(ProcessorTime)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(5))
+        .sample_size(50)
 }
 
 criterion_group! { name = benches; config = config(); targets = rebuild }

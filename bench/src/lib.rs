@@ -4,6 +4,7 @@
 //! returns something of the chosen instance, so that the optimiser cannot drop the choice.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod fleet;
 pub mod ours;
 pub mod rivals;

@@ -66,6 +66,11 @@ impl Out {
         self.writer.write_all(text.as_bytes())
     }
 
+    /// Where bytes go that are in their form already.
+    pub(crate) fn writer(&mut self) -> &mut impl Write {
+        &mut self.writer
+    }
+
     /// A JSON document on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut self.writer, value).map_err(io::Error::from)?;
@@ -73,10 +78,7 @@ impl Out {
     }
 
     /// A table.
-    pub(crate) fn table(&mut self, table: &mut Table) -> io::Result<()> {
-        for column in table.column_iter_mut() {
-            column.set_padding((0, 2));
-        }
+    pub(crate) fn table(&mut self, table: &Table) -> io::Result<()> {
         for line in table.lines() {
             self.line(line.trim_end())?;
         }
@@ -95,6 +97,9 @@ pub(crate) fn table(heading: &[&str]) -> Table {
     table
         .load_style(presets::NOTHING)
         .set_header(heading.iter().map(|h| if h.is_empty() { String::new() } else { paint(STRONG, h) }));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     if io::stdout().is_terminal()
         && let Some((terminal_size::Width(width), _)) = terminal_size::terminal_size()
     {

@@ -247,7 +247,7 @@ fn print(out: &mut Out, answer: &Answer, a: &Explanation, b: &Explanation) -> st
         for difference in &answer.instances {
             rows.add_row([difference.address.clone(), of(&left, &difference.id), of(&right, &difference.id)]);
         }
-        out.table(&mut rows)?;
+        out.table(&rows)?;
         out.line("")?;
     }
     if !answer.shares.is_empty() {
@@ -256,7 +256,7 @@ fn print(out: &mut Out, answer: &Answer, a: &Explanation, b: &Explanation) -> st
             let text = |number: &Number| percent(number.as_f64().unwrap_or(0.0));
             rows.add_row([share.address.clone(), text(&share.a), text(&share.b)]);
         }
-        out.table(&mut rows)?;
+        out.table(&rows)?;
         out.line("")?;
     }
     out.line(format!(

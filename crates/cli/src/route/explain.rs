@@ -55,7 +55,7 @@ pub(crate) fn print(out: &mut Out, service: &str, explanation: &Explanation, rul
             rows.add_row(row);
         }
         right(&mut rows, &["WEIGHT", "SHARE"], &heading);
-        out.table(&mut rows)?;
+        out.table(&rows)?;
         out.line("")?;
     }
     if !explanation.stages.is_empty() {
@@ -74,7 +74,7 @@ pub(crate) fn print(out: &mut Out, service: &str, explanation: &Explanation, rul
             rows.add_row([stage.name.to_string()].into_iter().chain(counts).chain([did]));
         }
         right(&mut rows, &["IN", "MATCHED", "USABLE", "OUT"], &heading);
-        out.table(&mut rows)?;
+        out.table(&rows)?;
         out.line("")?;
     }
     out.line(sentence(service, explanation, rules))

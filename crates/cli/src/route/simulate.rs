@@ -185,7 +185,7 @@ fn print(out: &mut Out, rows: &[Row], before: &Distribution, after: &Distributio
         text.add_row([name, cell(was), cell(is), points]);
     }
     right(&mut text, &heading[1..], &heading);
-    out.table(&mut text)?;
+    out.table(&text)?;
     out.line("")?;
     out.line(format!(
         "before: {} [{}]   after: {} [{}]",

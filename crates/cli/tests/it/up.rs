@@ -343,7 +343,7 @@ fn bad_configuration_ends_before_a_port_is_bound() {
         (&["--listen", "nonsense"], 2, "bad_value"),
         (&["--instances", "no-such-file.yaml"], 3, "unreadable"),
         (&["--instances", &bad], 2, "unknown_key"),
-        (&["--shards", "2"], 2, "unknown_argument"),
+        (&["--shrads", "2"], 2, "unknown_argument"),
     ] {
         let run = metaroute(["up"].iter().chain(args).chain(&["--format", "json"]));
         assert_eq!((run.status, run.stdout.as_str()), (status, ""), "{args:?}: {run:?}");

@@ -13,7 +13,7 @@ use crate::failure::{Code, Failure};
 use crate::protocol::{ShardId, WorkBudget};
 use crate::query::{Path, Query};
 use crate::slots::SlotSet;
-use crate::topology::{GroupIndex, TenantPlace, Topology};
+use crate::topology::{GroupIndex, Part, TenantPlace, Topology};
 
 /// One shard to ask, and for what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,18 +130,14 @@ impl Scatter {
     ) {
         let group = &topology.groups()[index as usize];
         self.wanted += slots.len();
-        let (owned, gaps) = group.split(slots);
+        let (parts, gaps) = group.split(slots);
         if !gaps.is_empty() {
             self.gaps.push((group.name.to_string(), gaps));
         }
-        for (owner, slots) in owned {
-            self.targets.push(Target {
-                group: index,
-                shard: group.shards[owner as usize].id.clone(),
-                epoch: group.epoch_of(&slots),
-                ids: by_slot.map(|by_slot| ids_in(by_slot, &slots)),
-                slots,
-            });
+        for Part { shard, slots, epoch } in parts {
+            let ids = by_slot.map(|by_slot| ids_in(by_slot, &slots));
+            let shard = group.shards[shard as usize].id.clone();
+            self.targets.push(Target { group: index, shard, epoch, ids, slots });
         }
     }
 

@@ -34,8 +34,16 @@ impl SlotSet {
     }
 
     /// All slots below `count`.
+    ///
+    /// # Panics
+    /// When that are more than [`SLOTS_MAX`].
     pub fn all(count: u32) -> SlotSet {
-        (0..count).collect()
+        assert!(count <= SLOTS_MAX, "{count} slots are too many");
+        let mut words = vec![u64::MAX; count as usize / 64];
+        if !count.is_multiple_of(64) {
+            words.push((1 << (count % 64)) - 1);
+        }
+        SlotSet { words }
     }
 
     /// Whether the slot is in the set.
@@ -301,6 +309,13 @@ mod tests {
         let third: SlotSet = (0..4104).filter(|slot| slot % 12 == 5).collect();
         assert_eq!(third.to_string(), "5-4097/12");
         assert_eq!(set(&[1, 2, 3, 9]).to_string(), "1-3,9");
+    }
+
+    #[test]
+    fn all_is_every_slot_below_the_count() {
+        for count in [0, 1, 63, 64, 65, 4098, SLOTS_MAX] {
+            assert_eq!(SlotSet::all(count), (0..count).collect(), "{count}");
+        }
     }
 
     #[test]

@@ -70,9 +70,44 @@ pub struct Group {
     /// Its shards.
     pub shards: Vec<Shard>,
     owners: Vec<Option<Owner>>,
+    /// The same by shard, because every listing asks for all slots of its group.
+    parts: Vec<Part>,
+    all: SlotSet,
+}
+
+/// Slots of one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The owner.
+    pub shard: ShardIndex,
+    /// Its slots.
+    pub slots: SlotSet,
+    /// The highest epoch among their entries.
+    pub epoch: u64,
 }
 
 impl Group {
+    fn new(name: Arc<str>, base_shards: u32, shards: Vec<Shard>, owners: Vec<Option<Owner>>) -> Group {
+        let all = SlotSet::all(owners.len() as u32);
+        let mut group = Group { name, base_shards, shards, owners, parts: Vec::new(), all };
+        group.parts = group.parts_of(group.all.iter());
+        group
+    }
+
+    /// Slots by owner, in order of the owners' index.
+    fn parts_of(&self, slots: impl Iterator<Item = u32>) -> Vec<Part> {
+        let mut parts: BTreeMap<ShardIndex, Part> = BTreeMap::new();
+        for slot in slots {
+            if let Some(owner) = self.owner(slot) {
+                let fresh = || Part { shard: owner.index, slots: SlotSet::new(), epoch: 0 };
+                let part = parts.entry(owner.index).or_insert_with(fresh);
+                part.slots.insert(slot);
+                part.epoch = part.epoch.max(owner.epoch);
+            }
+        }
+        parts.into_values().collect()
+    }
+
     /// How many slots it has.
     pub fn slots(&self) -> u32 {
         self.owners.len() as u32
@@ -90,8 +125,8 @@ impl Group {
 
     /// The slots of one shard.
     pub fn owned_by(&self, shard: ShardIndex) -> SlotSet {
-        let mine = |owner: &Option<Owner>| owner.is_some_and(|owner| owner.index == shard);
-        self.owners.iter().enumerate().filter(|(_, owner)| mine(owner)).map(|(slot, _)| slot as u32).collect()
+        let part = self.parts.iter().find(|part| part.shard == shard);
+        part.map(|part| part.slots.clone()).unwrap_or_default()
     }
 
     /// The highest epoch among the owner entries of these slots; 0 for none.
@@ -99,22 +134,20 @@ impl Group {
         slots.iter().filter_map(|slot| self.owner(slot)).map(|owner| owner.epoch).max().unwrap_or(0)
     }
 
-    /// These slots by owner, and those nobody owns.
-    pub fn split(&self, slots: &SlotSet) -> (BTreeMap<ShardIndex, SlotSet>, SlotSet) {
-        let mut owned: BTreeMap<ShardIndex, SlotSet> = BTreeMap::new();
-        let mut gaps = SlotSet::new();
-        for slot in slots.iter() {
-            match self.owner(slot) {
-                Some(owner) => owned.entry(owner.index).or_default().insert(slot),
-                None => gaps.insert(slot),
-            };
+    /// These slots by owner, and those nobody owns (or that do not exist).
+    pub fn split(&self, slots: &SlotSet) -> (Vec<Part>, SlotSet) {
+        if *slots == self.all {
+            let gaps = self.parts.iter().fold(slots.clone(), |left, part| left.difference(&part.slots));
+            return (self.parts.clone(), gaps);
         }
-        (owned, gaps)
+        let parts = self.parts_of(slots.iter());
+        let gaps = parts.iter().fold(slots.clone(), |left, part| left.difference(&part.slots));
+        (parts, gaps)
     }
 
     /// All slots.
     pub fn all_slots(&self) -> SlotSet {
-        SlotSet::all(self.slots())
+        self.all.clone()
     }
 }
 
@@ -297,7 +330,8 @@ impl Topology {
         }
         changed.then(|| {
             let mut learned = self.clone();
-            learned.groups[index as usize].owners = owners;
+            let Group { name, base_shards, shards, .. } = known.clone();
+            learned.groups[index as usize] = Group::new(name, base_shards, shards, owners);
             learned
         })
     }
@@ -309,17 +343,18 @@ impl Topology {
     /// something newer, [`Ownership::Behind`] asks the shard to refresh first.
     pub fn ownership(&self, shard: &ShardId, slots: &SlotSet, epoch: u64) -> Ownership {
         let Some((_, group)) = self.group(&shard.group) else { return Ownership::Behind };
-        if epoch > group.epoch_of(slots) || slots.last().is_some_and(|slot| slot >= group.slots()) {
+        let (parts, nobody) = group.split(slots);
+        let known = parts.iter().map(|part| part.epoch).max().unwrap_or(0);
+        if epoch > known || slots.last().is_some_and(|slot| slot >= group.slots()) {
             return Ownership::Behind;
         }
-        let (by_owner, gaps) = group.split(slots);
-        let mut split = Split { nobody: gaps, ..Split::default() };
-        for (owner, slots) in by_owner {
+        let mut split = Split { nobody, ..Split::default() };
+        for Part { shard: owner, slots, epoch } in parts {
             let name = &group.shards[owner as usize].id.shard;
             if *name == shard.shard {
                 split.owned = slots;
             } else {
-                split.moved.push(Moved { epoch: group.epoch_of(&slots), to: Arc::clone(name), slots });
+                split.moved.push(Moved { slots, to: Arc::clone(name), epoch });
             }
         }
         Ownership::Known(split)

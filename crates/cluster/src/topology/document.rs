@@ -421,7 +421,7 @@ fn group(way: &Way<'_>, entry: &GroupEntry, epoch: u64, gaps: bool) -> Result<Gr
         let message = format!("{} slots of group `{}` have no owner: {missing}", missing.len(), entry.name);
         return Err(way.key("owners").defect("gap", message));
     }
-    Ok(Group { name: group, base_shards: entry.base_shards, shards, owners })
+    Ok(Group::new(group, entry.base_shards, shards, owners))
 }
 
 fn ahead(epoch: u64, topology: u64) -> String {

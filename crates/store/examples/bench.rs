@@ -361,6 +361,9 @@ mod bare {
                     .max_memtable_size(16 << 20)
                     .data_block_size_policy(BlockSizePolicy::all(4_096))
                     .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+                    .compaction_strategy(std::sync::Arc::new(
+                        fjall::compaction::Leveled::default().with_l0_threshold(6),
+                    ))
             })
             .expect("creates");
         Bare { db, keys }
@@ -418,11 +421,13 @@ mod bare {
                 entries.push(entry);
             }
             entries.sort_unstable();
-            let mut ingestion = bare.keys.start_ingestion().expect("starts");
-            for (key, value) in heads.into_iter().chain(entries) {
-                ingestion.write(key, value).expect("writes");
+            for part in [heads, entries] {
+                let mut ingestion = bare.keys.start_ingestion().expect("starts");
+                for (key, value) in part {
+                    ingestion.write(key, value).expect("writes");
+                }
+                ingestion.finish().expect("finishes");
             }
-            ingestion.finish().expect("finishes");
             while bare.keys.tree.l0_run_count() > 12 {
                 std::thread::sleep(Duration::from_millis(5));
             }

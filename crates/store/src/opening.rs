@@ -16,6 +16,7 @@ use crate::ingest::Intent;
 use crate::journal;
 use crate::key::{self, Parsed};
 use crate::options::OpenOptions;
+use crate::record::{Kind, Record, RecordError};
 use crate::retention::Retention;
 use crate::schema::Schema;
 use crate::state::{TableState, decode_plain, encode_plain};
@@ -158,7 +159,7 @@ pub(crate) fn open_engine(path: &Path, options: &OpenOptions, fresh: bool) -> Re
     };
     let engine = Engine::open(&root, &tuning, retention.discard())?;
     check_header(path, &engine)?;
-    finish_intents(&engine)?;
+    finish_intents(&engine, &read_tables(&engine.snapshot())?)?;
     let tables = read_tables(&engine.snapshot())?;
     retention.changed(None, &crate::view::Catalog { tables: tables.clone() });
     Ok(Opened { engine, retention, tables })
@@ -187,23 +188,47 @@ fn check_header(path: &Path, engine: &Engine) -> Result<()> {
 }
 
 /// Completes chunks whose rows arrived and forgets those whose rows did not.
-fn finish_intents(engine: &Engine) -> Result<()> {
+fn finish_intents(engine: &Engine, tables: &[TableView]) -> Result<()> {
     let snapshot = engine.snapshot();
     let first = key::intent(key::TableId(0));
     let last = key::intent(key::TableId(u16::MAX));
     let entries: Vec<_> = snapshot.scan(Bound::Included(&first), Bound::Included(&last)).collect::<Result<_>>()?;
     for (key, bytes) in entries {
         let intent = Intent::decode(&key, &bytes).map_err(|e| Error::record(&key, e))?;
-        let arrived = snapshot.get(&intent.probe)?.is_some();
-        tracing::info!(arrived, "an interrupted bulk chunk was found");
+        let Parsed::Intent(id) = key::parse(&key) else { continue };
+        let table = tables.iter().find(|t| t.table.id() == id).map(|t| &t.table);
+        let table = table.ok_or_else(|| Error::record(&key, RecordError::Bad("table")))?;
+        let rows_arrived = snapshot.get(&key::row(id, intent.first))?.is_some();
+        let index_arrived = intent.entry.is_empty() || snapshot.get(&intent.entry)?.is_some();
+        tracing::info!(table = table.name(), rows_arrived, index_arrived, "an interrupted bulk chunk was found");
         let mut set = WriteSet::default();
-        if arrived {
+        if rows_arrived {
             set.items = intent.writes;
+            if !index_arrived {
+                index_rows(&snapshot, table, intent.first, intent.last, &mut set)?;
+            }
         }
         set.remove(key.to_vec());
         engine
             .commit(set, true)
             .map_err(|failure| Error::Failed { disk_full: failure.is_disk_full(), reason: failure.reason().into() })?;
+    }
+    Ok(())
+}
+
+/// Makes the index entries of rows that were ingested without them.
+fn index_rows(snapshot: &Snapshot, table: &Table, first: u64, last: u64, set: &mut WriteSet) -> Result<()> {
+    let (from, to) = (key::row(table.id(), first), key::row(table.id(), last));
+    for entry in snapshot.scan(Bound::Included(&from), Bound::Included(&to)) {
+        let (key, bytes) = entry?;
+        let damaged = |e| Error::record(&key, e);
+        let Parsed::Row { id, .. } = key::parse(&key) else { continue };
+        let record = Record::read(&key, &bytes).map_err(damaged)?;
+        if record.kind == Kind::Live {
+            let row = table.values(id, &record).map_err(damaged)?;
+            let prepared = table.encode(id, &record.version(), |at| row[at].as_ref());
+            set.put(prepared.index_key, prepared.entry);
+        }
     }
     Ok(())
 }
@@ -337,3 +362,6 @@ fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
 fn sync_dir(path: &Path) -> Result<()> {
     File::open(path).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("cannot sync", path, e))
 }
+
+#[cfg(test)]
+mod tests;

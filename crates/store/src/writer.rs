@@ -553,16 +553,20 @@ impl Writer {
         group.states.insert(table.id(), state);
 
         let intent_key = key::intent(table.id());
-        let intent = Intent { probe: key::row(table.id(), first), writes: group.take_writes().items };
+        let rows_loaded = chunk.len() as u64;
+        let (rows, entries) = chunk.into_parts();
+        let entry = entries.first().map_or_else(Vec::new, |(key, _)| key.clone());
+        let intent = Intent { first, last, entry, writes: group.take_writes().items };
         let mut set = WriteSet::default();
         set.put(intent_key.clone(), intent.encode(&intent_key));
         self.write(&engine, set, true)?;
-        let rows = chunk.len() as u64;
-        engine.ingest(chunk.into_pairs()).map_err(|failure| self.fail(failure))?;
+        for part in [rows, entries] {
+            engine.ingest(part).map_err(|failure| self.fail(failure))?;
+        }
         group.writes = intent.writes.into_iter().chain([(intent_key, None)]).collect();
         self.commit(&engine, group)?;
-        self.shared.numbers.ingested_rows.fetch_add(rows, Ordering::Relaxed);
-        Ok(rows)
+        self.shared.numbers.ingested_rows.fetch_add(rows_loaded, Ordering::Relaxed);
+        Ok(rows_loaded)
     }
 
     /// Creates a table, or brings a stored one up to the declaration.

@@ -197,9 +197,8 @@ fn find(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         Ok(())
     }
     let mut found = Vec::new();
-    walk(folder, 0, &mut found).map_err(|error| {
-        Failure::usage("unreadable", format!("cannot read {}: {error}", folder.display()))
-    })?;
+    walk(folder, 0, &mut found)
+        .map_err(|error| Failure::usage("unreadable", format!("cannot read {}: {error}", folder.display())))?;
     if found.is_empty() {
         return Err(Failure::usage("no_store", format!("there is no store in {}", folder.display()))
             .hint("give the folder that `metaroute up --data` or a shard uses"));
@@ -223,8 +222,9 @@ fn explain(error: &Error) -> String {
 fn failure(error: &Error) -> Failure {
     let text = explain(error);
     match error {
-        Error::Locked(_) => Failure::new(Status::Unreachable, "store_locked", text)
-            .hint("stop the server that uses it, then ask again"),
+        Error::Locked(_) => {
+            Failure::new(Status::Unreachable, "store_locked", text).hint("stop the server that uses it, then ask again")
+        }
         Error::JournalDamaged { .. } => Failure::new(Status::No, "corrupt_data", text)
             .hint("`metaroute store check DIR --accept-damaged-journal` gives up the writes behind the damage"),
         Error::Checkpoint(_) => Failure::new(Status::Usage, "bad_checkpoint", text),

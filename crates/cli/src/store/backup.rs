@@ -214,10 +214,7 @@ fn report(out: &mut Out, done: &str, manifest: &Manifest) -> Outcome {
         for saved in &manifest.stores {
             let name = if saved.path.is_empty() { "store" } else { &saved.path };
             let (rows, tombstones, bytes) = (saved.rows, saved.tombstones, saved.bytes);
-            out.line(format!(
-                "{} {name}: {rows} rows, {tombstones} tombstones, {bytes} bytes",
-                paint(GOOD, done)
-            ))?;
+            out.line(format!("{} {name}: {rows} rows, {tombstones} tombstones, {bytes} bytes", paint(GOOD, done)))?;
         }
     } else {
         out.json(&json!({ "stores": manifest.stores }))?;

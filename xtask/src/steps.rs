@@ -212,8 +212,9 @@ fn fuzz(_: &mut Run) -> Result<Outcome> {
     if program("c++").is_err() {
         return Ok(Outcome::lacking("libFuzzer needs a C++ compiler (g++)".to_owned()));
     }
+    // Its own lock file may lag behind: nothing of it is shipped, and every change of a dependency of ours would change it too.
     let mut command = cargo(["check", "--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target"]);
-    Ok(Outcome::of(succeeds(command.args(locked()))?, "see the errors above"))
+    Ok(Outcome::of(succeeds(&mut command)?, "see the errors above"))
 }
 
 fn peers(run: &mut Run) -> Result<Outcome> {

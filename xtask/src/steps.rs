@@ -156,7 +156,8 @@ fn build(run: &mut Run) -> Result<Outcome> {
 }
 
 fn doc(_: &mut Run) -> Result<Outcome> {
-    let mut command = cargo(["doc", "--workspace", "--no-deps"]);
+    // Libraries only: the binary has the name of one of them, and the pages of one would overwrite the other's.
+    let mut command = cargo(["doc", "--workspace", "--no-deps", "--lib"]);
     command.args(locked()).env("RUSTDOCFLAGS", "-D warnings");
     Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
 }

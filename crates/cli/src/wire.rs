@@ -167,12 +167,17 @@ pub(crate) fn number(value: f64) -> Number {
     Number::from_f64(value).unwrap_or_else(|| Number::from(0))
 }
 
-/// A metadata value in its own kind, with a number's digits as written.
+/// A metadata value in its own kind. A number whose digits a reader with binary floats would lose (`2.10`, an id beyond
+/// 2⁵³) is written as a string, like all exact numbers in our answers.
 fn meta(value: &MetaValue) -> Value {
     match value {
         MetaValue::Text(text) => Value::String(text.to_string()),
-        // What JSON cannot write as a number (`.5`, `1_000`) stays text.
-        MetaValue::Number(digits) => digits.parse::<Number>().map_or_else(|_| digits.to_string().into(), Value::Number),
+        MetaValue::Number(digits) => match digits.parse::<f64>() {
+            Ok(float) if float.to_string() == **digits => {
+                digits.parse().map_or_else(|_| digits.to_string().into(), Value::Number)
+            }
+            _ => Value::String(digits.to_string()),
+        },
         MetaValue::Bool(value) => Value::Bool(*value),
         MetaValue::List(items) => items.iter().map(|item| Value::String(item.to_string())).collect(),
         MetaValue::Json(text) => serde_json::from_str(text).unwrap_or_else(|_| text.to_string().into()),
@@ -195,7 +200,12 @@ mod tests {
     fn metadata_keeps_kind_and_digits() {
         for (value, json) in [
             (MetaValue::from("2.10"), "\"2.10\""),
-            (MetaValue::Number("2.10".into()), "2.10"),
+            (MetaValue::Number("2.10".into()), "\"2.10\""),
+            (MetaValue::Number("2.3".into()), "2.3"),
+            (MetaValue::Number("-7".into()), "-7"),
+            (MetaValue::Number("1e3".into()), "\"1e3\""),
+            (MetaValue::Number("9007199254740993".into()), "\"9007199254740993\""),
+            (MetaValue::Number("inf".into()), "\"inf\""),
             (MetaValue::Number(".5".into()), "\".5\""),
             (MetaValue::Bool(true), "true"),
             (MetaValue::List(["a".into(), "b".into()].into()), "[\"a\",\"b\"]"),

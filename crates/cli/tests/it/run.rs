@@ -20,9 +20,10 @@ impl Run {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Stderr as one error object; its content.
+    /// The last line of stderr as an error object, its content; log lines may stand before it.
     pub(crate) fn error(&self) -> Value {
-        let value: Value = serde_json::from_str(&self.stderr).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        let last = self.stderr.lines().last().unwrap_or_default();
+        let value: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         value["error"].clone()
     }
 }

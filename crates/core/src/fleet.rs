@@ -185,19 +185,10 @@ impl Fleet {
         self.order.binary_search_by(|&slot| self.entry(slot).instance.id.as_str().cmp(id))
     }
 
-    /// Puts an entry into the slot of its id, or into a free one. The caller sorts out incarnations.
-    pub(crate) fn put(&mut self, entry: Entry, keys: &[Key]) -> u32 {
-        let slot = match self.rank(entry.instance.id.as_str()) {
-            Ok(at) => self.order[at],
-            Err(at) => {
-                let slot = self.free.pop().unwrap_or(self.entries.len() as u32);
-                self.order.insert(at, slot);
-                slot
-            }
-        };
+    /// Puts an entry into the slot that its id has already. The caller sorts out incarnations.
+    pub(crate) fn replace(&mut self, slot: u32, entry: Entry, keys: &[Key]) {
         self.occupy(slot, entry);
         self.fill(slot as usize, keys);
-        slot
     }
 
     /// Adds entries with ids that are not here yet, in one pass.
@@ -238,10 +229,9 @@ impl Fleet {
         self.entries[at] = Some(Arc::new(entry));
     }
 
-    /// Empties the slots of these ids and names them.
-    pub(crate) fn remove<'a>(&mut self, ids: impl Iterator<Item = &'a str>) -> Vec<u32> {
-        let gone: Vec<u32> = ids.filter_map(|id| self.find(id)).collect();
-        for &slot in &gone {
+    /// Empties these slots.
+    pub(crate) fn remove(&mut self, gone: &[u32]) {
+        for &slot in gone {
             let at = slot as usize;
             for bits in [&mut self.live, &mut self.enabled, &mut self.healthy] {
                 bits.put(at, false);
@@ -251,18 +241,14 @@ impl Fleet {
                     Arc::make_mut(column).set(at, None);
                 }
             }
+            self.epochs[at] = 0;
+            self.entries[at] = None;
+            self.free.push(slot);
         }
         if !gone.is_empty() {
             let live = &self.live;
             self.order.retain(|&slot| live.get(slot as usize));
-            for &slot in &gone {
-                if self.entries[slot as usize].take().is_some() {
-                    self.epochs[slot as usize] = 0;
-                    self.free.push(slot);
-                }
-            }
         }
-        gone
     }
 
     fn fill(&mut self, slot: usize, keys: &[Key]) {
@@ -341,11 +327,11 @@ mod tests {
         let mut fleet = Fleet::default().with_keys(&keys);
         fleet.put_new(vec![entry("c", "1"), entry("a", "1")], &keys);
         let slot = fleet.find("c").unwrap();
-        fleet.put(entry("b", "2"), &keys);
-        fleet.put(entry("c", "3"), &keys);
+        fleet.put_new(vec![entry("b", "2")], &keys);
+        fleet.replace(slot, entry("c", "3"), &keys);
         assert_eq!(ids(&fleet), ["a", "b", "c"]);
         assert_eq!(fleet.find("c"), Some(slot));
-        fleet.remove(["a", "nobody"].into_iter());
+        fleet.remove(&[fleet.find("a").unwrap()]);
         assert_eq!(ids(&fleet), ["b", "c"]);
         fleet.put_new(vec![entry("d", "3"), entry("aa", "9")], &keys);
         assert_eq!(ids(&fleet), ["aa", "b", "c", "d"]);
@@ -357,8 +343,9 @@ mod tests {
     fn t53_values_nobody_has_are_forgotten() {
         let keys = [Key::Name("version".into())];
         let mut fleet = Fleet::default().with_keys(&keys);
+        let slots = fleet.put_new(vec![entry("a", "0")], &keys);
         for n in 0..10_000 {
-            fleet.put(entry("a", &n.to_string()), &keys);
+            fleet.replace(slots[0], entry("a", &n.to_string()), &keys);
         }
         assert!(fleet.columns[0].values.len() <= 2);
         assert_eq!(fleet.columns[0].texts.len(), 1);

@@ -89,11 +89,9 @@ fn bind(expr: &Expr, rules: &RuleSet) -> Result<(Program, KeyTable), BindError> 
 
 fn selects(program: &Program, keys: &KeyTable, instance: &Instance) -> bool {
     let mut fleet = Fleet::default().with_keys(keys.keys());
-    let slot = fleet.put(
-        Entry { instance: instance.clone(), state: State::default().into(), epoch: 0, attention: Default::default() },
-        keys.keys(),
-    );
-    program.eval(&fleet.record(slot), &())
+    let entry =
+        Entry { instance: instance.clone(), state: State::default().into(), epoch: 0, attention: Default::default() };
+    fleet.put_new(vec![entry], keys.keys()).iter().any(|&slot| program.eval(&fleet.record(slot), &()))
 }
 
 /// Whether an expression selects an instance, with the declared types of a rule set. For tools: rules are compiled

@@ -13,7 +13,7 @@ use crate::evaluate::{Known, Scratch, View};
 use crate::extension::Extensions;
 use crate::fleet::{Entry, Fleet, State};
 use crate::hash::socket_text;
-use crate::instance::{Instance, InstanceId};
+use crate::instance::Instance;
 use crate::intake::{Freshness, GuardOptions, Held, Rejects, Update};
 use crate::metrics::{Counters, Metrics};
 use crate::plan::{Plan, RequestSlots, RuleError};
@@ -124,9 +124,10 @@ impl Builder {
             Update::Delta { upsert, remove } => {
                 let upsert = self.rejects.sift(upsert);
                 let from = self.view.fleet.order.len();
-                // A registry may name an id twice; it goes once.
-                let gone: FxHashSet<&str> =
-                    remove.iter().map(|id| id.as_str()).filter(|id| self.view.fleet.find(id).is_some()).collect();
+                // A registry may name an id twice; it goes once. One that is both removed and added is replaced.
+                let mut gone: Vec<u32> = remove.iter().filter_map(|id| self.view.fleet.find(id.as_str())).collect();
+                gone.sort_unstable();
+                gone.dedup();
                 let doubtful = self.guard.doubt(from, from - gone.len()).is_some();
                 if self.held.is_some() || doubtful {
                     let base = match &self.held {
@@ -141,8 +142,16 @@ impl Builder {
                     list.sort_by(|a, b| a.id.cmp(&b.id));
                     self.offer(list, false, now, current);
                 } else {
-                    let removed: Vec<&str> = remove.iter().map(|id| id.as_str()).collect();
-                    self.change(upsert, &removed, now);
+                    let fleet = &self.view.fleet;
+                    let slots = upsert.into_iter().map(|instance| {
+                        let slot = fleet.find(instance.id.as_str());
+                        (slot.filter(|slot| gone.binary_search(slot).is_err()), instance)
+                    });
+                    let differs = |(slot, instance): &(Option<u32>, Instance)| {
+                        slot.is_none_or(|slot| fleet.entry(slot).instance != *instance)
+                    };
+                    let upsert = slots.filter(differs).collect();
+                    self.change(upsert, gone, now);
                     self.view.known = Known::Yes;
                     self.publish_or_wait(now, current);
                 }
@@ -192,63 +201,59 @@ impl Builder {
     fn install(&mut self, list: Vec<Instance>, known: Known, now: Duration) {
         self.view.known = known;
         let fleet = &self.view.fleet;
-        let mut removed: Vec<InstanceId> = Vec::new();
-        let mut changed: Vec<Instance> = Vec::new();
+        let mut removed: Vec<u32> = Vec::new();
+        let mut changed: Vec<(Option<u32>, Instance)> = Vec::new();
         // Both sides are in id order.
         let mut list = list.into_iter().peekable();
         for &slot in &fleet.order {
             let old = &fleet.entry(slot).instance;
             while let Some(new) = list.next_if(|new| new.id < old.id) {
-                changed.push(new);
+                changed.push((None, new));
             }
             match list.next_if(|new| new.id == old.id) {
                 Some(new) if new == *old => {}
-                Some(new) => changed.push(new),
-                None => removed.push(old.id.clone()),
+                Some(new) => changed.push((Some(slot), new)),
+                None => removed.push(slot),
             }
         }
-        changed.extend(list);
-        let removed: Vec<&str> = removed.iter().map(InstanceId::as_str).collect();
-        self.change(changed, &removed, now);
+        changed.extend(list.map(|new| (None, new)));
+        self.change(changed, removed, now);
     }
 
-    /// Applies changes to the fleet and to everything derived from it.
-    fn change(&mut self, upsert: Vec<Instance>, removed: &[&str], now: Duration) {
+    /// Applies changes to the fleet and to everything derived from it: new or different instances with the slots their
+    /// ids have, and slots to empty.
+    fn change(&mut self, upsert: Vec<(Option<u32>, Instance)>, removed: Vec<u32>, now: Duration) {
         let plan = Arc::clone(&self.view.plan);
         let keys = plan.keys.keys();
         // Nobody knows how old the members of the first list are; ramping a whole fleet up because this client started
         // would be wrong.
         let first = self.view.fleet.order.is_empty() && self.last_published.is_none();
-        let mut touched = self.view.fleet.remove(removed.iter().copied());
-        for &slot in &touched {
+        self.view.fleet.remove(&removed);
+        for &slot in &removed {
             self.times[slot as usize] = Times::default();
         }
+        let mut touched = removed;
         let mut fresh = Vec::new();
-        for instance in upsert {
-            match self.view.fleet.find(instance.id.as_str()) {
-                None => {
-                    let entry = self.entry(instance);
-                    fresh.push(entry);
+        for (slot, instance) in upsert {
+            let Some(slot) = slot else {
+                let entry = self.entry(instance);
+                fresh.push(entry);
+                continue;
+            };
+            let old = Arc::clone(self.view.fleet.entry(slot));
+            let entry = if old.instance.incarnation == instance.incarnation {
+                Entry {
+                    instance,
+                    state: Arc::clone(&old.state),
+                    epoch: old.epoch,
+                    attention: Arc::clone(&old.attention),
                 }
-                Some(slot) => {
-                    let old = Arc::clone(self.view.fleet.entry(slot));
-                    if old.instance == instance {
-                        continue;
-                    }
-                    let entry = if old.instance.incarnation == instance.incarnation {
-                        Entry {
-                            instance,
-                            state: Arc::clone(&old.state),
-                            epoch: old.epoch,
-                            attention: Arc::clone(&old.attention),
-                        }
-                    } else {
-                        self.times[slot as usize] = Times::default();
-                        self.entry(instance)
-                    };
-                    touched.push(self.view.fleet.put(entry, keys));
-                }
-            }
+            } else {
+                self.times[slot as usize] = Times::default();
+                self.entry(instance)
+            };
+            self.view.fleet.replace(slot, entry, keys);
+            touched.push(slot);
         }
         touched.extend(self.view.fleet.put_new(fresh, keys));
         self.times.resize(self.view.fleet.slots(), Times::default());

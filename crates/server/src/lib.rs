@@ -22,6 +22,7 @@ pub mod api;
 pub mod config;
 pub mod role;
 
+pub use metaroute_cluster as cluster;
 pub use metaroute_cluster::replicas::SERVICE;
 
 pub use local::{Local, LocalOptions, OpenError, Shape, WantedShape};

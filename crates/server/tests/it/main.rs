@@ -1,0 +1,9 @@
+//! The HTTP API over real stores: cases from the field by number, a model, and other languages.
+
+mod cases;
+mod cluster;
+mod languages;
+mod model;
+mod paging;
+mod schemathesis;
+mod topology;

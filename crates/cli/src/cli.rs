@@ -7,12 +7,18 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::export::Export;
 use crate::expr::ExprCommand;
 use crate::failure::{Failure, Outcome};
+use crate::import::Import;
 use crate::output::{Format, Out, tell};
+use crate::query::Query;
 use crate::route::RouteCommand;
+use crate::server::Server;
 use crate::simulate::SimulateCommand;
 use crate::status::{self, Status};
+use crate::store::{Backup, Restore, StoreCommand};
+use crate::topology::TopologyCommand;
 use crate::up::Up;
 use crate::usage;
 
@@ -40,6 +46,19 @@ enum Command {
     ///
     /// Prints `ready http://ADDRESS` on stdout when HTTP answers. Ctrl-C or SIGTERM drains and ends it.
     Up(Up),
+    /// Run one role as a process of its own
+    ///
+    /// Prints `ready ADDRESS` on stdout when it answers. Ctrl-C or SIGTERM drains and ends it.
+    Server(Server),
+    /// Rows from a server, with their path, price and completeness
+    Query(Box<Query>),
+    /// Write the rows of an NDJSON file to a server
+    Import(Import),
+    /// All rows of a selection as NDJSON
+    Export(Box<Export>),
+    /// Who owns what, and changing it
+    #[command(subcommand)]
+    Topology(TopologyCommand),
     /// Explain, pick, lint, compare and simulate on a real registry
     #[command(subcommand)]
     Route(Box<RouteCommand>),
@@ -49,6 +68,13 @@ enum Command {
     /// Replay back-off policies in virtual time
     #[command(subcommand)]
     Simulate(SimulateCommand),
+    /// Look over stores on disk, or files that declare stores
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Write checkpoints of all stores of a data folder
+    Backup(Backup),
+    /// Make a data folder from a backup
+    Restore(Restore),
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -100,9 +126,17 @@ fn run(args: Vec<OsString>, format: Format) -> Outcome {
             Ok(Status::Done)
         }
         Some(Command::Up(command)) => command.run(&mut out),
+        Some(Command::Server(command)) => command.run(&mut out),
+        Some(Command::Query(command)) => command.run(&mut out),
+        Some(Command::Import(command)) => command.run(&mut out),
+        Some(Command::Export(command)) => command.run(&mut out),
+        Some(Command::Topology(command)) => command.run(&mut out),
         Some(Command::Route(command)) => command.run(&mut out),
         Some(Command::Expr(command)) => command.run(&mut out),
         Some(Command::Simulate(command)) => command.run(&mut out),
+        Some(Command::Store(command)) => command.run(&mut out),
+        Some(Command::Backup(command)) => command.run(&mut out),
+        Some(Command::Restore(command)) => command.run(&mut out),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "metaroute", &mut script);

@@ -7,14 +7,21 @@
 #![allow(clippy::result_large_err, reason = "a command fails once, and a request is answered once")]
 
 mod cli;
+mod client;
+mod export;
 mod expr;
 mod failure;
+mod import;
 mod output;
 mod pairs;
+mod query;
 mod route;
+mod server;
 mod simulate;
 mod source;
 mod status;
+mod store;
+mod topology;
 mod up;
 mod usage;
 mod wire;

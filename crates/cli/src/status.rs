@@ -15,6 +15,8 @@ pub(crate) enum Status {
     Unreachable = 3,
     /// Not allowed: authentication, permission, quota.
     Denied = 4,
+    /// An answer that would be incomplete, not ready or too late.
+    Incomplete = 5,
     /// A bug of ours.
     Bug = 70,
 }

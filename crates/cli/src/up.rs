@@ -8,7 +8,7 @@ mod body;
 pub(crate) mod data;
 mod hub;
 mod metrics;
-mod observe;
+pub(crate) mod observe;
 mod problem;
 
 use std::net::{SocketAddr, ToSocketAddrs};

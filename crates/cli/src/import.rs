@@ -1,0 +1,139 @@
+//! `metaroute import`: rows of an NDJSON file into a server.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::client::{Client, ServerArg};
+use crate::failure::{At, Failure, Outcome};
+use crate::output::Out;
+use crate::query::segment;
+use crate::source;
+use crate::status::Status;
+
+/// Rows of one request.
+const ROWS: usize = 2_000;
+/// Bytes of one request; well below what a server takes.
+const BYTES: usize = 4 << 20;
+/// How often a request that met a busy server is repeated. Repeating is safe: a row is written once or again the same.
+const RETRIES: u32 = 8;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  metaroute import file_metadata rows.ndjson
+  metaroute export file_metadata --allow global | metaroute import file_metadata - --server http://127.0.0.1:7401")]
+pub(crate) struct Import {
+    /// The store
+    #[arg(value_name = "STORE")]
+    store: String,
+    /// One row a line, as JSON; `-` reads stdin
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    server: ServerArg,
+}
+
+/// Lines collected for one request.
+#[derive(Default)]
+struct Batch {
+    text: String,
+    rows: usize,
+    /// Line number of the first.
+    first: usize,
+}
+
+impl Import {
+    pub(crate) fn run(self, out: &mut Out) -> Outcome {
+        let name = if self.file.as_os_str() == "-" { "stdin".to_owned() } else { self.file.display().to_string() };
+        let mut reader: Box<dyn BufRead> = if self.file.as_os_str() == "-" {
+            Box::new(std::io::stdin().lock())
+        } else {
+            let file = File::open(&self.file)
+                .map_err(|error| Failure::usage("unreadable", format!("cannot read {name}: {error}")))?;
+            Box::new(BufReader::new(file))
+        };
+        let runtime = source::runtime()?;
+        let client = runtime.block_on(async { self.server.client() })?;
+        let path = format!("/v1/{}/rows", segment(&self.store));
+        let mut batch = Batch::default();
+        let mut written = 0;
+        let mut line = String::new();
+        for number in 1.. {
+            line.clear();
+            let read = reader.read_line(&mut line).map_err(|error| {
+                let failure = Failure::usage("unreadable", format!("cannot read {name}: {error}"));
+                counted(failure, written)
+            })?;
+            if read == 0 {
+                break;
+            }
+            let row = line.trim();
+            if row.is_empty() {
+                continue;
+            }
+            // One row alone may be longer than a batch; then the server decides.
+            if batch.rows == ROWS || (batch.rows > 0 && batch.text.len() + row.len() > BYTES) {
+                written += runtime.block_on(send(&client, &path, &name, &batch)).map_err(|f| counted(f, written))?;
+                batch = Batch::default();
+            }
+            if batch.rows == 0 {
+                batch.first = number;
+            }
+            batch.text.push_str(row);
+            batch.text.push('\n');
+            batch.rows += 1;
+        }
+        if batch.rows > 0 {
+            written += runtime.block_on(send(&client, &path, &name, &batch)).map_err(|f| counted(f, written))?;
+        }
+        if out.is_text() {
+            out.line(format!("{written} rows written"))?;
+        } else {
+            out.json(&json!({ "written": written }))?;
+        }
+        Ok(Status::Done)
+    }
+}
+
+/// What is in already, for whoever repairs the file and goes on.
+fn counted(failure: Failure, written: u64) -> Failure {
+    if written == 0 {
+        return failure;
+    }
+    let more = format!("{written} rows were written before; importing all of them again is safe");
+    let hint = failure.hint.clone().map_or(more.clone(), |hint| format!("{hint}; {more}"));
+    failure.hint(hint)
+}
+
+async fn send(client: &Client, path: &str, name: &str, batch: &Batch) -> Result<u64, Failure> {
+    let headers = [("content-type", "application/x-ndjson".to_owned())];
+    let mut tries = 0;
+    loop {
+        let sent = client.json(Method::POST, path, &headers, Some(batch.text.clone())).await;
+        match sent {
+            Ok(answer) => return Ok(count(&answer["written"])),
+            Err(failure) if failure.status == Status::Incomplete && tries < RETRIES => {
+                tries += 1;
+                tokio::time::sleep(Duration::from_millis(100 << tries.min(5))).await;
+            }
+            Err(mut failure) => {
+                // The server counts within the request; blank lines were left out of it.
+                if let Some(at) = &mut failure.at {
+                    let line = batch.first as u32 + at.line.saturating_sub(1);
+                    *at = At { file: Some(name.to_owned()), line, column: at.column };
+                }
+                return Err(failure);
+            }
+        }
+    }
+}
+
+fn count(value: &Value) -> u64 {
+    value.as_u64().or_else(|| value.to_string().parse().ok()).unwrap_or(0)
+}

@@ -5,6 +5,7 @@
 
 pub(crate) mod debian;
 pub(crate) mod maven;
+pub(crate) mod python;
 pub(crate) mod tool;
 
 use std::fs::{self, File};

@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use test_support::{Missing, java, program};
+use test_support::{Missing, cache, java, program};
 
-use crate::install::{Site, debian, maven, tool};
+use crate::install::{Site, debian, maven, python, tool};
 
 /// Something to bring onto the machine.
 #[derive(Clone, Copy)]
@@ -38,12 +38,27 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| debian::bring(site, &["mariadb-server", "mariadb-client"]),
     },
     Need {
+        name: "languages",
+        purpose: "other languages that read our JSON: Node.js, Python, jq",
+        check: || LANGUAGES.iter().try_for_each(|(name, _)| program(name).map(drop)),
+        bring: |site| debian::bring_programs(site, LANGUAGES),
+    },
+    Need {
+        name: "schemathesis",
+        purpose: "requests made up from the OpenAPI document, in Python",
+        check: || cache::peer("schemathesis").map(drop),
+        bring: |site| python::bring(site, "schemathesis"),
+    },
+    Need {
         name: "ribbon",
         purpose: "the original Nacos rule, in Java",
         check: || java::class("ribbon", "").map(drop),
         bring: |site| maven::bring(site, "ribbon"),
     },
 ];
+
+/// Programs and the Debian packages that have them.
+const LANGUAGES: &[(&str, &str)] = &[("node", "nodejs"), ("python3", "python3"), ("jq", "jq")];
 
 /// Only for `cargo xtask fuzz`, so not among those every test run brings.
 pub(crate) const CARGO_FUZZ: Need = Need {

@@ -12,6 +12,7 @@
 //!   runs (hazards 5 and 6). The gate above keeps writes out long before; [`Engine::is_poisoned`] tells
 //!   it when waiting has become pointless.
 
+use std::io::Read;
 use std::ops::{Bound, Deref};
 use std::panic::RefUnwindSafe;
 use std::path::{Path, PathBuf};
@@ -356,11 +357,8 @@ impl Snapshot {
     pub(crate) fn damaged_tables(&self, cancel: &crate::Cancel) -> Result<Vec<PathBuf>> {
         let mut damaged = Vec::new();
         for table in self.keys.tree.current_version().iter_tables() {
-            for item in table.iter() {
-                if item.is_err() {
-                    damaged.push(table.path.to_path_buf());
-                    break;
-                }
+            if !is_whole(table) {
+                damaged.push(table.path.to_path_buf());
             }
             if cancel.is_cancelled() {
                 return Err(Error::Cancelled);
@@ -374,6 +372,9 @@ impl Snapshot {
     fn damaged_table(&self, near: Option<&[u8]>) -> Option<PathBuf> {
         const NEIGHBOURHOOD: usize = 10_000;
         let version = self.keys.tree.current_version();
+        if let Some(table) = version.iter_tables().find(|table| !opens(&table.path)) {
+            return Some(table.path.to_path_buf());
+        }
         if let Some(key) = near {
             let key = Slice::from(key);
             for table in version.iter_tables() {
@@ -384,7 +385,7 @@ impl Snapshot {
                 }
             }
         }
-        let damaged = version.iter_tables().find(|t| t.iter().any(|item| item.is_err()));
+        let damaged = version.iter_tables().find(|table| !is_whole(table));
         damaged.map(|table| table.path.to_path_buf())
     }
 }
@@ -494,23 +495,44 @@ fn check_manifests(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether a table's file is what was written, every byte of it: the manifest has its XXH3-128.
+fn is_whole(table: &lsm_tree::Table) -> bool {
+    let hash = || -> std::io::Result<u128> {
+        let mut file = std::fs::File::open(&*table.path)?;
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let mut piece = vec![0; 256 << 10];
+        loop {
+            match file.read(&mut piece)? {
+                0 => return Ok(hash.digest128()),
+                len => hash.update(&piece[..len]),
+            }
+        }
+    };
+    hash().is_ok_and(|hash| hash == table.checksum().into_u128())
+}
+
+/// Whether a table's footer, index and filter are whole; its data blocks are not looked at.
+fn opens(table: &Path) -> bool {
+    let opened = lsm_tree::Table::recover(
+        table.to_owned(),
+        lsm_tree::Checksum::from_raw(0),
+        0,
+        0,
+        Arc::new(lsm_tree::Cache::with_capacity_bytes(0)),
+        None,
+        true,
+        true,
+    );
+    opened.is_ok()
+}
+
 /// Which table keeps the engine from opening; `root` itself when none can be named.
 fn damaged_file(root: &Path) -> PathBuf {
     let folders = std::fs::read_dir(root.join("keyspaces")).into_iter().flatten().flatten();
     for folder in folders {
         let files = std::fs::read_dir(folder.path().join("tables")).into_iter().flatten().flatten();
         for file in files {
-            let opened = lsm_tree::Table::recover(
-                file.path(),
-                lsm_tree::Checksum::from_raw(0),
-                0,
-                0,
-                Arc::new(lsm_tree::Cache::with_capacity_bytes(0)),
-                None,
-                true,
-                true,
-            );
-            if opened.is_err() {
+            if !opens(&file.path()) {
                 return file.path();
             }
         }

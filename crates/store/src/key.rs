@@ -10,14 +10,16 @@ use crate::value::{ColumnType, Value, ValueRef};
 /// Format of every key written by this build; the second byte of each.
 const FORMAT: u8 = 1;
 
-const HEADER: u8 = 0x00;
-const SCHEMA: u8 = 0x01;
-const STATE: u8 = 0x02;
-const POSITION: u8 = 0x03;
-const INTENT: u8 = 0x04;
-const COUNTER: u8 = 0x05;
-const ATTRIBUTE: u8 = 0x06;
-const ROW: u8 = 0x20;
+// Rows come first: a flush of the small keys beside a bulk chunk then reaches from the chunk's rows upwards, and no
+// compaction of it touches the rows of earlier chunks.
+const HEADER: u8 = 0x20;
+const SCHEMA: u8 = 0x21;
+const STATE: u8 = 0x22;
+const POSITION: u8 = 0x23;
+const INTENT: u8 = 0x24;
+const COUNTER: u8 = 0x25;
+const ATTRIBUTE: u8 = 0x26;
+const ROW: u8 = 0x10;
 const INDEX: u8 = 0x30;
 
 /// The listing index; the byte is kept so that more indexes can come.

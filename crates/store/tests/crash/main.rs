@@ -34,6 +34,12 @@ fn main() -> ExitCode {
         victim(Path::new(folder), seed.parse().expect("a seed"), durability == "fsync");
         return ExitCode::SUCCESS;
     }
+    if let [_, flag, folder] = args.as_slice()
+        && flag == "--flood"
+    {
+        flood(Path::new(folder));
+        return ExitCode::SUCCESS;
+    }
     let env = |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let rounds = env("METAROUTE_CRASH_ROUNDS", 30);
     let seed = env("METAROUTE_CRASH_SEED", 0x5eed);

@@ -69,7 +69,7 @@ pub fn routes(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
-/// A whole server: rows, probes, metrics, the OpenAPI document and a console under `/console/`.
+/// A whole server: rows, probes, metrics, the OpenAPI document, and a console (see [`crate::console::routes`]).
 pub fn standalone(service: Arc<Service>, console: Option<Router>) -> Router {
     let document = openapi::document(&service.stores).to_string();
     let probes = Router::new()
@@ -80,7 +80,7 @@ pub fn standalone(service: Arc<Service>, console: Option<Router>) -> Router {
         .with_state(Arc::clone(&service));
     let mut router = routes(service).merge(probes);
     if let Some(console) = console {
-        router = router.nest("/console", console);
+        router = router.merge(console);
     }
     router
         .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json").response() })

@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod service;
 
 pub mod api;
+pub mod console;
 
 pub mod config;
 pub mod role;

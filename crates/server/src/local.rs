@@ -162,6 +162,7 @@ pub struct Local {
     clients: LocalShards,
     replicas: Replicas,
     changed: watch::Sender<u64>,
+    publishing: Mutex<()>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     _lock: File,
 }
@@ -203,6 +204,7 @@ impl Local {
             clients: LocalShards::new(),
             replicas: Replicas::new(None, 0),
             changed: watch::Sender::new(0),
+            publishing: Mutex::default(),
             tasks: Mutex::new(vec![feeding]),
             options,
             _lock: lock,
@@ -227,6 +229,8 @@ impl Local {
                 return Err(OpenError::Damaged { path, what: reason.clone() });
             }
         }
+        // Whoever waited asks next, and must not find the list of a moment ago.
+        self.publish();
         Ok(())
     }
 
@@ -408,6 +412,8 @@ impl Local {
     }
 
     fn publish(&self) {
+        // Looking and telling as one step, or an older look could be told last.
+        let _one_at_a_time = self.publishing.lock().unwrap_or_else(PoisonError::into_inner);
         self.replicas.apply(Update::Snapshot(self.instances()));
         self.changed.send_modify(|number| *number += 1);
     }

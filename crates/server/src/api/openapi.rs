@@ -171,6 +171,7 @@ fn store_paths(store: &Schema, paths: &mut Map<String, Value>) {
                 "parameters": [
                     id, whose(false),
                     {"name": "allow", "in": "query", "schema": {"enum": ["global"]}},
+                {"name": "fields", "in": "query", "description": "columns, separated by commas", "schema": {"type": "string"}},
                     {"name": "ints", "in": "query", "schema": {"enum": ["string", "number"]}},
                     timeout.clone(),
                 ],
@@ -249,12 +250,10 @@ fn body(store: &Schema, keys: &[&str]) -> Value {
     let number = unsigned();
     let ids = json!({"type": ["array", "null"], "items": number, "maxItems": metaroute_cluster::query::IDS_MAX});
     let mut properties = Map::new();
-    for name in [tenant.as_str(), "tenant", id.as_str(), "id"] {
-        properties.insert(name.to_owned(), nullable(number.clone()));
+    for name in [tenant, id] {
+        properties.insert(name.clone(), nullable(number.clone()));
     }
-    for name in [format!("{id}s"), "ids".to_owned()] {
-        properties.insert(name, ids.clone());
-    }
+    properties.insert(format!("{id}s"), ids);
     let text = json!({"type": ["string", "null"]});
     properties.insert("where".into(), text.clone());
     properties.insert("allow".into(), json!({"enum": ["global", null]}));
@@ -294,9 +293,14 @@ fn body(store: &Schema, keys: &[&str]) -> Value {
         };
         properties.insert((*key).to_owned(), schema);
     }
-    json!({"required": true, "content": {"application/json": {"schema": {
-        "type": "object", "additionalProperties": false, "properties": properties,
-    }}}})
+    json!({
+        "required": false,
+        "description": format!("`tenant`, `id` and `ids` stand for `{tenant}`, `{id}` and `{id}s` in every store"),
+        "content": {"application/json": {"schema": {
+            "type": "object", "additionalProperties": false, "properties": properties,
+            "not": {"required": [id, format!("{id}s")]},
+        }}},
+    })
 }
 
 fn unsigned() -> Value {
@@ -335,7 +339,8 @@ fn cell_in_requests(column: &Column) -> Value {
         ColumnType::Decimal { precision, scale } => {
             let whole = precision - scale;
             let fraction = if scale == 0 { String::new() } else { format!("(\\.[0-9]{{1,{scale}}})?") };
-            json!({"type": "string", "pattern": format!("^-?[0-9]{{1,{}}}{fraction}$", whole.max(1))})
+            let text = json!({"type": "string", "pattern": format!("^-?[0-9]{{1,{}}}{fraction}$", whole.max(1))});
+            json!({"anyOf": [{"type": "number"}, text]})
         }
         ColumnType::String => json!({"type": "string"}),
         ColumnType::Bytes => json!({"type": "string", "pattern": "^([A-Za-z0-9+/]{4})*$", "contentEncoding": "base64"}),

@@ -234,6 +234,9 @@ async fn try_explain(service: &Arc<Service>, name: &str, request: Request) -> An
     let store = service.named(name)?;
     let body = super::body(request.into_body()).await?;
     let body = QueryBody::parse(&body, &store, Kind::Explain)?;
+    if let Some(column) = &body.sum {
+        summable(&store, column)?;
+    }
     let query = Query::new(&store, body.query)?;
     let explanation = service.router.explain(&query, Rights::ALL)?;
     let mut out = Vec::new();

@@ -30,6 +30,8 @@ async fn schemathesis_finds_nothing() {
     let serving = tokio::spawn(metaroute_server::role::serve_http(listener, cluster.http.clone(), stopped));
     let output = tokio::task::spawn_blocking(move || {
         Command::new(peer.join("venv/bin/schemathesis"))
+            .arg("--config-file")
+            .arg(cache::recipe_dir("schemathesis").join("schemathesis.toml"))
             .args(["run", &format!("http://{address}/openapi.json")])
             .args(["--seed", "1", "--max-examples", "20", "--workers", "1", "--no-color"])
             .args(["--phases", "examples,coverage,fuzzing"])

@@ -23,7 +23,7 @@ use metaroute_expr as expr;
 use metaroute_store::{Declaration, DeclaredColumns, Schema, TimeKey, Value, Version};
 
 /// The store every simulated cluster has.
-pub fn files() -> Arc<Schema> {
+pub(crate) fn files() -> Arc<Schema> {
     let columns = [
         ("file_id", "u64"),
         ("user_id", "u64"),
@@ -44,7 +44,7 @@ pub fn files() -> Arc<Schema> {
 }
 
 /// A row as the API writes it.
-pub fn file(id: u64, user: u64, time: Option<i64>, size: u64) -> Vec<Value> {
+pub(crate) fn file(id: u64, user: u64, time: Option<i64>, size: u64) -> Vec<Value> {
     vec![
         Value::U64(id),
         Value::U64(user),
@@ -57,14 +57,14 @@ pub fn file(id: u64, user: u64, time: Option<i64>, size: u64) -> Vec<Value> {
 
 /// A stored row or, without values, a tombstone.
 #[derive(Clone)]
-pub struct Stored {
-    pub version: Version,
-    pub values: Option<Box<[Value]>>,
+pub(crate) struct Stored {
+    pub(crate) version: Version,
+    pub(crate) values: Option<Box<[Value]>>,
 }
 
 /// What a copy does when asked.
 #[derive(Clone, Default)]
-pub enum Behaviour {
+pub(crate) enum Behaviour {
     #[default]
     Answers,
     /// Refuses connections.
@@ -80,19 +80,19 @@ pub enum Behaviour {
 }
 
 /// One copy of a shard.
-pub struct FakeShard {
+pub(crate) struct FakeShard {
     id: ShardId,
     schema: Arc<Schema>,
-    pub rows: Arc<Mutex<BTreeMap<u64, Stored>>>,
-    pub behaviour: Mutex<Behaviour>,
+    pub(crate) rows: Arc<Mutex<BTreeMap<u64, Stored>>>,
+    pub(crate) behaviour: Mutex<Behaviour>,
     /// What this copy knows of ownership.
-    pub topology: Mutex<Arc<Topology>>,
+    pub(crate) topology: Mutex<Arc<Topology>>,
     /// Reads asked of it.
-    pub asked: AtomicUsize,
+    pub(crate) asked: AtomicUsize,
     /// Reads and writes it is busy with.
-    pub busy: Arc<AtomicUsize>,
+    pub(crate) busy: Arc<AtomicUsize>,
     /// Rows in one message.
-    pub batch: AtomicUsize,
+    pub(crate) batch: AtomicUsize,
 }
 
 struct Busy(Arc<AtomicUsize>);
@@ -375,7 +375,7 @@ impl FakeShard {
 }
 
 /// A copy as the protocol sees it.
-pub struct Handle(pub Arc<FakeShard>);
+pub(crate) struct Handle(pub(crate) Arc<FakeShard>);
 
 impl Shard for Handle {
     fn read(&self, request: ReadRequest, _deadline: Instant) -> ReadStream {
@@ -422,34 +422,33 @@ impl Shard for Handle {
 }
 
 /// The cluster.
-pub struct Sim {
-    pub schema: Arc<Schema>,
-    pub topology: Arc<Topology>,
-    pub router: Router,
-    pub replicas: Replicas,
-    pub local: LocalShards,
+pub(crate) struct Sim {
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) topology: Arc<Topology>,
+    pub(crate) router: Router,
+    pub(crate) replicas: Replicas,
     /// Copies by shard and number.
-    pub copies: HashMap<(ShardId, usize), (Instance, Arc<FakeShard>)>,
+    pub(crate) copies: HashMap<(ShardId, usize), (Instance, Arc<FakeShard>)>,
 }
 
 /// How a simulated cluster is made.
-pub struct Shape {
-    pub topology: Topology,
-    pub copies: usize,
-    pub options: RouterOptions,
+pub(crate) struct Shape {
+    pub(crate) topology: Topology,
+    pub(crate) copies: usize,
+    pub(crate) options: RouterOptions,
     /// Replaces direct calls.
-    pub client: Option<Arc<dyn ShardClient>>,
+    pub(crate) client: Option<Arc<dyn ShardClient>>,
 }
 
 impl Shape {
-    pub fn of(groups: u32, shards: u32) -> Shape {
+    pub(crate) fn of(groups: u32, shards: u32) -> Shape {
         let topology = Topology::initial(groups, shards).expect("legal");
         Shape { topology, copies: 1, options: writable(), client: None }
     }
 }
 
 /// Options with a clock for writes.
-pub fn writable() -> RouterOptions {
+pub(crate) fn writable() -> RouterOptions {
     let last = Mutex::new(0_u64);
     let stamps = move |count: u64| {
         let mut last = last.lock().expect("no panic");
@@ -461,11 +460,11 @@ pub fn writable() -> RouterOptions {
 }
 
 impl Sim {
-    pub fn new(groups: u32, shards: u32) -> Sim {
+    pub(crate) fn new(groups: u32, shards: u32) -> Sim {
         Sim::of(Shape::of(groups, shards))
     }
 
-    pub fn of(shape: Shape) -> Sim {
+    pub(crate) fn of(shape: Shape) -> Sim {
         let schema = files();
         let topology = Arc::new(shape.topology);
         let (replicas, local) = (Replicas::new(None, 7), LocalShards::new());
@@ -491,17 +490,17 @@ impl Sim {
                 copies.insert((shard.id.clone(), number), (instance, fake));
             }
         }
-        let client = shape.client.unwrap_or_else(|| Arc::new(local.clone()));
+        let client = shape.client.unwrap_or_else(|| Arc::new(local));
         let watcher = Watcher::fixed(Topology::clone(&topology));
         let keys = CursorKeys::single([1; 32]);
         let router = Router::new(watcher, replicas.clone(), client, keys, shape.options);
-        let sim = Sim { schema, topology, router, replicas, local, copies };
+        let sim = Sim { schema, topology, router, replicas, copies };
         sim.announce(&[]);
         sim
     }
 
     /// Tells the registry's view: all copies, some in other states.
-    pub fn announce(&self, states: &[(&InstanceId, ShardState)]) {
+    pub(crate) fn announce(&self, states: &[(&InstanceId, ShardState)]) {
         let list = self.copies.iter().map(|((shard, _), (known, _))| {
             let state = states.iter().find(|(id, _)| **id == known.id).map_or(ShardState::Ready, |(_, state)| *state);
             instance(known.address.clone(), shard, state, None)
@@ -509,45 +508,45 @@ impl Sim {
         self.replicas.apply(Update::Snapshot(list.collect()));
     }
 
-    pub fn shard(&self, group: &str, shard: &str) -> &Arc<FakeShard> {
+    pub(crate) fn shard(&self, group: &str, shard: &str) -> &Arc<FakeShard> {
         self.copy(group, shard, 0)
     }
 
-    pub fn copy(&self, group: &str, shard: &str, number: usize) -> &Arc<FakeShard> {
+    pub(crate) fn copy(&self, group: &str, shard: &str, number: usize) -> &Arc<FakeShard> {
         &self.copies[&(ShardId::new(group, shard), number)].1
     }
 
-    pub fn fakes(&self) -> impl Iterator<Item = &Arc<FakeShard>> {
+    pub(crate) fn fakes(&self) -> impl Iterator<Item = &Arc<FakeShard>> {
         self.copies.values().map(|(_, fake)| fake)
     }
 
-    pub fn set(&self, group: &str, shard: &str, behaviour: Behaviour) {
+    pub(crate) fn set(&self, group: &str, shard: &str, behaviour: Behaviour) {
         *self.shard(group, shard).behaviour.lock().expect("no panic") = behaviour;
     }
 
     /// How many reads all copies are busy with.
-    pub fn busy(&self) -> usize {
+    pub(crate) fn busy(&self) -> usize {
         self.fakes().map(|fake| fake.busy.load(Ordering::SeqCst)).sum()
     }
 
-    pub fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.fakes().map(|fake| fake.asked.load(Ordering::SeqCst)).sum()
     }
 
-    pub async fn write(&self, rows: Vec<Vec<Value>>) {
+    pub(crate) async fn write(&self, rows: Vec<Vec<Value>>) {
         self.router.write(&self.schema, rows, &call()).await.expect("written");
     }
 
-    pub fn query(&self, request: QueryRequest) -> Query {
+    pub(crate) fn query(&self, request: QueryRequest) -> Query {
         Query::new(&self.schema, request).expect("legal")
     }
 
-    pub async fn ask(&self, request: QueryRequest) -> Result<Answer, Failure> {
+    pub(crate) async fn ask(&self, request: QueryRequest) -> Result<Answer, Failure> {
         self.router.query(&self.query(request), &call()).await
     }
 
     /// All pages of a query, and how many there were.
-    pub async fn walk(&self, request: QueryRequest) -> (Vec<Row>, usize) {
+    pub(crate) async fn walk(&self, request: QueryRequest) -> (Vec<Row>, usize) {
         let (mut rows, mut pages, mut cursor) = (Vec::new(), 0, None);
         loop {
             let answer = self.ask(QueryRequest { cursor, ..request.clone() }).await.expect("answered");
@@ -563,23 +562,23 @@ impl Sim {
     }
 }
 
-pub fn call() -> Call {
+pub(crate) fn call() -> Call {
     Call::within(Duration::from_secs(30))
 }
 
-pub fn of_user(user: u64) -> QueryRequest {
+pub(crate) fn of_user(user: u64) -> QueryRequest {
     QueryRequest { tenant: Some(user), ..QueryRequest::default() }
 }
 
-pub fn everything() -> QueryRequest {
+pub(crate) fn everything() -> QueryRequest {
     QueryRequest { allow_global: true, ..QueryRequest::default() }
 }
 
-pub fn ids(rows: &[Row]) -> Vec<u64> {
+pub(crate) fn ids(rows: &[Row]) -> Vec<u64> {
     rows.iter().map(|row| row.id).collect()
 }
 
 /// The ids counted by `id mod n` in one group of `n` shards, so that every shard has rows.
-pub fn spread(count: u64, user: u64) -> Vec<Vec<Value>> {
+pub(crate) fn spread(count: u64, user: u64) -> Vec<Vec<Value>> {
     (0..count).map(|id| file(id, user, Some(1_000_000 + id as i64), id)).collect()
 }

@@ -298,7 +298,6 @@ fn body(store: &Schema, keys: &[&str]) -> Value {
         "description": format!("`tenant`, `id` and `ids` stand for `{tenant}`, `{id}` and `{id}s` in every store"),
         "content": {"application/json": {"schema": {
             "type": "object", "additionalProperties": false, "properties": properties,
-            "not": {"required": [id, format!("{id}s")]},
         }}},
     })
 }

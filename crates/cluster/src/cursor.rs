@@ -233,7 +233,7 @@ impl Cursor {
         out
     }
 
-    /// Reads what [`Cursor::encode`] wrote; `None` for anything else, other versions included.
+    /// Reads the content of a sealed cursor, without its seal; `None` for anything else, other versions included.
     pub fn decode(bytes: &[u8]) -> Option<Cursor> {
         let mut rest = Rest(bytes);
         let [version, flags] = rest.take()?;

@@ -144,7 +144,7 @@ fn clippy(_: &mut Run) -> Result<Outcome> {
     if let Some(outcome) = lacks_component("clippy", "clippy")? {
         return Ok(outcome);
     }
-    let mut command = cargo(["clippy", "--workspace", "--all-targets"]);
+    let mut command = cargo(["clippy", "--workspace", "--all-targets", "--keep-going"]);
     command.args(locked()).args(["--", "-D", "warnings"]);
     Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
 }
@@ -157,7 +157,7 @@ fn build(run: &mut Run) -> Result<Outcome> {
 
 fn doc(_: &mut Run) -> Result<Outcome> {
     // Libraries only: the binary has the name of one of them, and the pages of one would overwrite the other's.
-    let mut command = cargo(["doc", "--workspace", "--no-deps", "--lib"]);
+    let mut command = cargo(["doc", "--workspace", "--no-deps", "--lib", "--keep-going"]);
     command.args(locked()).env("RUSTDOCFLAGS", "-D warnings");
     Ok(Outcome::of(succeeds(&mut command)?, "see the warnings above"))
 }

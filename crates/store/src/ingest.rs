@@ -144,12 +144,15 @@ impl Chunk {
     }
 
     /// Rows and index entries, each in key order.
-    pub(crate) fn into_parts(self) -> (Vec<(Vec<u8>, Vec<u8>)>, Vec<(Vec<u8>, Vec<u8>)>) {
+    pub(crate) fn into_parts(self) -> (Pairs, Pairs) {
         let mut entries = self.entries;
         entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         (self.rows, entries)
     }
 }
+
+/// Keys with their values.
+pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What completes a chunk, written before it: see the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -356,7 +356,7 @@ impl Schema {
         serde_json::to_vec(&self.to_declaration()).expect("strings and lists always serialise")
     }
 
-    /// Reads [`Schema::encode`].
+    /// Reads what `encode` wrote.
     ///
     /// # Errors
     /// When the bytes are no valid declaration.

@@ -117,7 +117,7 @@ impl Router {
             .into_iter()
             .filter(|(id, _)| !failed.contains_key(id))
             .map(|(id, shard)| {
-                let epoch = topology.epoch();
+                let epoch = epoch_at(&topology, store, &shard, id);
                 let version = versions.get(&id).copied().unwrap_or_default();
                 (Ok((shard, epoch)), WriteOp::Delete { id, version, tenant: None })
             })
@@ -164,6 +164,16 @@ async fn draw(stamps: super::Stamps, count: u64) -> Result<u64, Failure> {
         Err(error) => Err(error.to_string()),
     };
     drawn.map_err(|error| Failure::new(Code::Internal, format!("the clock's bound could not be stored: {error}")))
+}
+
+/// The epoch at which a shard came to own an id. A request must not claim to rely on newer entries than that.
+fn epoch_at(topology: &Topology, store: &Schema, shard: &ShardId, id: u64) -> u64 {
+    let Some((index, group)) = topology.group(&shard.group) else { return 0 };
+    let owners = topology.spans_of(index).into_iter().filter_map(|span| {
+        let owner = group.owner(topology.slot(index, span, store.name(), id))?;
+        (group.shards[owner.index as usize].id == *shard).then_some(owner.epoch)
+    });
+    owners.max().unwrap_or(0)
 }
 
 fn is_replaced(outcome: &WriteOutcome) -> bool {

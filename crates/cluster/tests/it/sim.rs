@@ -411,7 +411,7 @@ impl Shard for Handle {
             let span = topology.spans_of(group)[0];
             let slots: SlotSet =
                 request.ops.iter().map(|op| topology.slot(group, span, shard.schema.name(), op.id())).collect();
-            match topology.ownership(&shard.id, &slots, 0) {
+            match topology.ownership(&shard.id, &slots, request.epoch) {
                 Ownership::Known(split) if split.owned == slots => {}
                 Ownership::Known(split) => return Ok(WriteAnswer::Moved(split.moved)),
                 Ownership::Behind => return Ok(WriteAnswer::NotReady(ShardState::Ready)),

@@ -31,6 +31,20 @@ async fn a_row_written_under_another_user_leaves_its_old_one() {
     assert_eq!(ids(&sim.ask(of_user(b)).await.expect("answered").rows), Vec::<u64>::new());
 }
 
+/// The topology has changed since the shards got their slots; requests rely on the slots' epochs, not on its own.
+#[tokio::test]
+async fn a_later_topology_epoch_does_not_make_shards_look_behind() {
+    let mut document = metaroute_cluster::Topology::initial(2, 3).expect("legal").document().clone();
+    document.epoch = 40;
+    let topology = metaroute_cluster::Topology::new(document).expect("valid");
+    let sim = Sim::of(Shape { topology, ..Shape::of(2, 3) });
+    let (a, b) = two_users();
+    sim.write(vec![file(5, a, Some(1), 1)]).await;
+    sim.write(vec![file(5, b, Some(2), 2)]).await;
+    assert_eq!(ids(&sim.ask(of_user(a)).await.expect("answered").rows), Vec::<u64>::new());
+    assert_eq!(ids(&sim.ask(of_user(b)).await.expect("answered").rows), [5]);
+}
+
 #[tokio::test]
 async fn of_one_id_twice_in_a_request_the_last_wins() {
     let sim = Sim::new(2, 2);

@@ -164,7 +164,7 @@ fn print(all: &[Checked], out: &mut Out) -> std::io::Result<()> {
                 };
                 rows.add_row(["name", "rows", "tombstones", "tenants", "index_entries", "garbage"].map(cell));
             }
-            out.table(&mut rows)?;
+            out.table(&rows)?;
         }
         for problem in &store.problems {
             out.line(format!("  {problem}"))?;

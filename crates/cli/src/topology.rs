@@ -17,8 +17,15 @@ use crate::status::Status;
 #[derive(Subcommand, Debug)]
 pub(crate) enum TopologyCommand {
     /// Groups, shards, slots and tenants as a server has them
+    #[command(after_help = "\
+Examples:
+  metaroute topology show
+  metaroute topology show --epoch 3 --format json")]
     Show(Show),
     /// Check a document without asking anybody
+    #[command(after_help = "\
+Examples:
+  metaroute topology validate new.json")]
     Validate(Document),
     /// What a document would change, without changing it
     #[command(after_help = "\
@@ -27,10 +34,19 @@ Examples:
   metaroute topology plan new.json --against old.json      without a server")]
     Plan(PlanArgs),
     /// Make a document the topology
+    #[command(after_help = "\
+Examples:
+  metaroute topology apply new.json")]
     Apply(Apply),
     /// The topologies that are kept
+    #[command(after_help = "\
+Examples:
+  metaroute topology history")]
     History(ServerOnly),
     /// Bring a former topology back under a new epoch
+    #[command(after_help = "\
+Examples:
+  metaroute topology rollback 3")]
     Rollback(Rollback),
 }
 

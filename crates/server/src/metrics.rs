@@ -155,6 +155,7 @@ impl Collector for Shards {
     }
 }
 
+type ReadCounter = fn(&crate::shard::Counters) -> u64;
 type ReadNumber = fn(&metaroute_store::Gauges) -> f64;
 
 /// Encodes shards for whoever has them in its process.
@@ -180,7 +181,7 @@ pub(crate) fn encode_shards(
         let labels = [("group", &*host.id().group), ("shard", &*host.id().shard)];
         ConstGauge::new(f64::from(host.owned().len())).encode(family.encode_family(&labels)?)?;
     }
-    let counters: [(&str, &str, fn(&crate::shard::Counters) -> u64); 5] = [
+    let counters: [(&str, &str, ReadCounter); 5] = [
         ("shard_reads", "Reads begun", |c| c.reads.load(Ordering::Relaxed)),
         ("shard_writes", "Writes begun", |c| c.writes.load(Ordering::Relaxed)),
         ("shard_moved", "Sub-requests with moved slots", |c| c.moved.load(Ordering::Relaxed)),

@@ -100,7 +100,7 @@ pub(super) fn number(raw: &RawValue) -> Option<&str> {
 }
 
 /// The items of a JSON array.
-pub(super) fn array<'a>(raw: &'a RawValue) -> Option<Vec<&'a RawValue>> {
+pub(super) fn array(raw: &RawValue) -> Option<Vec<&RawValue>> {
     if !raw.get().starts_with('[') {
         return None;
     }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn objects_keep_order_and_refuse_twins() {
-        let object = object(br#"{"a": 1, "\u0062": [2], "c": null}"#).ok().expect("legal");
+        let Ok(object) = object(br#"{"a": 1, "\u0062": [2], "c": null}"#) else { panic!("legal") };
         let shown: Vec<String> = object.0.iter().map(|(key, raw)| format!("{key}={}", raw.get())).collect();
         assert_eq!(shown, ["a=1", "b=[2]", "c=null"]);
         let twins = super::object(br#"{"a": 1, "\u0061": 2}"#).err().expect("refused");

@@ -73,7 +73,10 @@ fn a_folder_is_checked_dumped_backed_up_and_restored() {
     assert_eq!(run.status, 0, "{run:?}");
     let lines: Vec<serde_json::Value> =
         run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    let row = lines.iter().find(|line| line["kind"] == "row" && line["id"].as_str() == Some("18446744073709551606")).expect("row");
+    let row = lines
+        .iter()
+        .find(|line| line["kind"] == "row" && line["id"].as_str() == Some("18446744073709551606"))
+        .expect("row");
     assert_eq!(row["row"]["at"], "2023-11-14T22:13:20.123Z");
     assert_eq!(row["row"]["price"], "1.50");
     assert_eq!(lines.iter().filter(|line| line["kind"] == "tombstone").count(), 2);

@@ -30,6 +30,9 @@ use filters::Filters;
 /// How long a shard that is asked with a newer epoch than it knows waits for the topology to reach it.
 pub const REFRESH_WAIT: Duration = Duration::from_millis(200);
 
+/// The asking threads are the process's, whichever shard is asked.
+static PER_PROCESS: std::sync::LazyLock<Arc<read::Inline>> = std::sync::LazyLock::new(Arc::default);
+
 /// The store attribute that names every slot this copy ever took rows for.
 const SLOTS_ATTRIBUTE: &str = "shard.slots";
 
@@ -48,6 +51,7 @@ struct Inner {
     ever_owned: ArcSwap<SlotSet>,
     remembering: tokio::sync::Mutex<()>,
     in_flight: AtomicUsize,
+    inline: Arc<read::Inline>,
     answered: Counters,
 }
 
@@ -92,6 +96,7 @@ impl ShardHost {
             ever_owned: ArcSwap::default(),
             remembering: tokio::sync::Mutex::default(),
             in_flight: AtomicUsize::new(0),
+            inline: PER_PROCESS.clone(),
             answered: Counters::default(),
         }))
     }

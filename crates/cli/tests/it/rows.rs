@@ -1,6 +1,8 @@
 //! Rows from the terminal: `up` over a data folder, `query`, `import`, `export`, `topology`, roles as processes, and what a
 //! killed process leaves behind.
 
+#![allow(clippy::print_stdout, reason = "recovery times are part of what these tests tell")]
+
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};

@@ -5,7 +5,7 @@
 //! view; a row that changes between two pages is seen once, as the order of the walk says.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -28,8 +28,44 @@ use super::{InFlight, Inner, shard_error};
 const BATCH_ROWS: usize = 1_000;
 /// Bytes of stored rows in one event, about; what one message between processes carries well.
 const BATCH_BYTES: u64 = metaroute_cluster::wire::BATCH_BYTES as u64;
+/// Rows that may be read where the question is asked instead of on a thread of the store.
+const INLINE_IDS: usize = 2;
 /// How much of the time left a walk may use before it hands out what it has: the rest is for the way back.
 const TIME_SHARE: f64 = 0.8;
+
+/// Turns for reading single rows on the asking thread.
+///
+/// A cached row is read in a few microseconds, and handing that over to another thread and back costs several times as
+/// much. But a row that is not cached waits for the disk, and then an async thread waits with it. So only some threads of
+/// the runtime may do so at once, one at least never; everybody else's rows are read on the store's threads.
+#[derive(Debug)]
+pub(super) struct Inline {
+    turns: AtomicUsize,
+    most: usize,
+}
+
+impl Default for Inline {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Inline { turns: AtomicUsize::new(0), most: threads - 1 }
+    }
+}
+
+/// A turn, until it is dropped.
+struct Turn<'a>(&'a AtomicUsize);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Inline {
+    fn take_turn(&self) -> Option<Turn<'_>> {
+        let taken = Turn(&self.turns);
+        if self.turns.fetch_add(1, Ordering::Relaxed) < self.most { Some(taken) } else { None }
+    }
+}
 
 pub(super) fn read(inner: Arc<Inner>, request: ReadRequest, deadline: Instant) -> ReadStream {
     inner.answered.reads.fetch_add(1, Ordering::Relaxed);
@@ -90,6 +126,7 @@ impl Drop for Abandoned<'_> {
 
 /// What a walk needs on a thread of the store.
 struct Scope {
+    inline: Arc<Inline>,
     store: Arc<Store>,
     table: Table,
     columns: Vec<usize>,
@@ -169,7 +206,8 @@ async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> A
     let owned = if everything { None } else { owned_ids(inner, &topology, &request.store, tenant, &split.owned) };
     let counted = everything && filter.is_none();
     let left = deadline.saturating_duration_since(Instant::now()).mul_f64(TIME_SHARE);
-    let scope = Scope { store, table, columns, filter, owned, deadline: Instant::now() + left };
+    let inline = Arc::clone(&inner.inline);
+    let scope = Scope { inline, store, table, columns, filter, owned, deadline: Instant::now() + left };
     let walking = Walking {
         scope: Arc::new(scope),
         op: request.op,
@@ -294,6 +332,12 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
         ReadOp::Get { ids, tenant, from, to, direction } => {
             let store = walking.scope.store.clone();
             let get = Get { ids, tenant, from, to, direction };
+            if get.ids.len() <= INLINE_IDS
+                && let Some(_turn) = walking.scope.inline.take_turn()
+            {
+                let read = || scope.get(&store.view()?, &store::Cancel::new(), &get);
+                return read().map_err(|error| shard_error(&error));
+            }
             let read = move |view: &store::View, cancel: &store::Cancel| scope.get(view, cancel, &get);
             store.read_points(read).await
         }

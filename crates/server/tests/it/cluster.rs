@@ -258,13 +258,10 @@ impl Cluster {
     }
 
     /// Writes rows of file id, tenant, and seconds of `created_at`.
-    #[track_caller]
-    pub(crate) fn write<'a>(&'a self, rows: &'a [(u64, u64, u64)]) -> impl Future<Output = ()> + 'a {
-        async move {
-            let rows: Vec<Value> = rows.iter().map(|&(id, tenant, second)| row(id, tenant, second)).collect();
-            let answer = self.post("/v1/file_metadata/rows", serde_json::json!({ "rows": rows })).await;
-            assert_eq!(answer.ok()["written"], rows.len(), "{answer:?}");
-        }
+    pub(crate) async fn write(&self, rows: &[(u64, u64, u64)]) {
+        let rows: Vec<Value> = rows.iter().map(|&(id, tenant, second)| row(id, tenant, second)).collect();
+        let answer = self.post("/v1/file_metadata/rows", serde_json::json!({ "rows": rows })).await;
+        assert_eq!(answer.ok()["written"], rows.len(), "{answer:?}");
     }
 
     /// Sub-requests being worked on, over all shards.

@@ -104,14 +104,8 @@ async fn case_9_readiness_says_how_far_a_load_is() {
     let problem = call(&http, "GET", "/readyz", &[], "").await.problem(503, "not_ready");
     assert!(problem["detail"].as_str().expect("text").contains("loading 0.40"), "{problem}");
     assert_eq!(call(&http, "GET", "/livez", &[], "").await.status, 200);
-    let deadline = std::time::Instant::now() + Duration::from_secs(5);
-    let problem = loop {
-        let answer = call(&http, "POST", "/v1/file_metadata/query", &[], "{\"user_id\": 9}").await;
-        if answer.status != 200 {
-            break answer.problem(503, "not_ready");
-        }
-        panic!("a shard that is loading answered with {answer:?} before {deadline:?}");
-    };
+    let query = call(&http, "POST", "/v1/file_metadata/query", &[], "{\"user_id\": 9}").await;
+    let problem = query.problem(503, "not_ready");
     assert_eq!(problem["meta"]["shards"]["not_ready"], 1, "{problem}");
     standalone.shutdown(Duration::from_secs(5)).await;
 }

@@ -276,6 +276,14 @@ impl RowsBody {
         Ok(RowsBody::of(read, store))
     }
 
+    /// Whether a body of no declared kind is rows, one a line, and not `{"rows": …}`: its first line is an object of its
+    /// own without that key.
+    pub(super) fn looks_like_lines(body: &[u8]) -> bool {
+        let first = body.split(|&byte| byte == b'\n').find(|line| !line.trim_ascii().is_empty());
+        let object = first.and_then(|line| json::object(line).ok());
+        object.is_some_and(|object| object.0.iter().all(|(key, _)| key != "rows"))
+    }
+
     /// Reads one object a line; blank lines count for nothing.
     pub(super) fn parse_lines(body: &[u8], store: &Schema) -> Result<RowsBody, Problem> {
         let text = std::str::from_utf8(body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;

@@ -42,6 +42,8 @@ async fn try_write(
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" | "application/x-jsonlines"
     );
     let body = super::body(request.into_body()).await?;
+    // Clients that say nothing, or what curl says by itself, are understood by what they send.
+    let lines = lines || (kind != "application/json" && RowsBody::looks_like_lines(&body));
     let rows = if lines { RowsBody::parse_lines(&body, &store)? } else { RowsBody::parse(&body, &store)? };
     let call = service.call(&id, None);
     let router = service.router.clone();

@@ -82,3 +82,17 @@ fn the_last_of_twins_wins() {
     let row = |id, tenant, path: &str| [Value::U64(id), Value::U64(tenant), Value::String(path.into())];
     assert_eq!(rows, [row(2, 1, "/b"), row(1, 2, "/new")]);
 }
+
+#[test]
+fn lines_are_told_from_a_list() {
+    for (body, lines) in [
+        ("{\"id\": 1}\n{\"id\": 2}\n", true),
+        ("\n{\"id\": 1}", true),
+        ("{\"rows\": []}", false),
+        ("{\n  \"rows\": []\n}", false),
+        ("", false),
+        ("nonsense", false),
+    ] {
+        assert_eq!(RowsBody::looks_like_lines(body.as_bytes()), lines, "{body}");
+    }
+}

@@ -182,8 +182,9 @@ async fn pick(
     let decider = decider(&hub, &service, &decision)?;
     let context = decision.request(&decider.selector);
     let mut picks = Vec::new();
+    let mut picker = decider.picker();
     for _ in 0..decision.picks() {
-        match decider.selector.select(&context) {
+        match picker.pick(&context) {
             Ok(pick) => {
                 hub.metrics.picked(&service, pick.reason(), rule_name(pick.reason(), &decider.rules));
                 picks.push(PickView::of(pick.instance(), pick.reason()));

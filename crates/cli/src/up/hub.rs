@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use metaroute::{Connection, LiveSelector};
-use metaroute_core::{GuardOptions, Instance, Metrics, Options, RuleSet, Selector, Update};
+use metaroute_core::{GuardOptions, Instance, Metrics, Options, Picker, RuleSet, Selector, Update};
 use metaroute_registry::{State, Subscription};
 use tokio::task::JoinHandle;
 
@@ -56,6 +56,8 @@ struct Deciders {
 pub(crate) struct Decider {
     pub(crate) selector: Selector,
     pub(crate) rules: RuleSet,
+    /// One for all requests: turns that each thread takes on its own are no round robin to a client.
+    picker: Mutex<Picker>,
     /// Revision of the live selector whose instances it has; `None` before the first.
     fed: Mutex<Option<u64>>,
 }
@@ -202,7 +204,8 @@ impl Hub {
                 let options = Options { guard: GuardOptions::off(), ..options };
                 let selector =
                     Selector::new(rules.clone(), options).map_err(|error| Problem::from(Failure::rules(&error)))?;
-                let decider = Arc::new(Decider { selector, rules, fed: Mutex::new(None) });
+                let picker = Mutex::new(selector.picker());
+                let decider = Arc::new(Decider { selector, rules, picker, fed: Mutex::new(None) });
                 if let Some(key) = key {
                     lock(&self.deciders).add(key, Arc::clone(&decider));
                 }
@@ -268,6 +271,11 @@ impl Deciders {
 }
 
 impl Decider {
+    /// The picker whose turns all requests take.
+    pub(crate) fn picker(&self) -> MutexGuard<'_, Picker> {
+        lock(&self.picker)
+    }
+
     /// Takes over what the live selector has, when that is newer, and lets time pass.
     fn feed(&self, live: &LiveSelector, state: State, now: Duration) {
         let revision = live.selector().revision();

@@ -196,16 +196,16 @@ fn finish_intents(engine: &Engine, tables: &[TableView]) -> Result<()> {
     for (key, bytes) in entries {
         let intent = Intent::decode(&key, &bytes).map_err(|e| Error::record(&key, e))?;
         let Parsed::Intent(id) = key::parse(&key) else { continue };
-        let table = tables.iter().find(|t| t.table.id() == id).map(|t| &t.table);
-        let table = table.ok_or_else(|| Error::record(&key, RecordError::Bad("table")))?;
-        let rows_arrived = snapshot.get(&key::row(id, intent.first))?.is_some();
-        let index_arrived = intent.entry.is_empty() || snapshot.get(&intent.entry)?.is_some();
-        tracing::info!(table = table.name(), rows_arrived, index_arrived, "an interrupted bulk chunk was found");
+        let at = tables.iter().find(|t| t.table.id() == id);
+        let at = at.ok_or_else(|| Error::record(&key, RecordError::Bad("table")))?;
+        let rows_arrived = counts(&snapshot, at, &key::row(id, intent.first))?;
+        let index_arrived = intent.entry.is_empty() || counts(&snapshot, at, &intent.entry)?;
+        tracing::info!(table = at.table.name(), rows_arrived, index_arrived, "an interrupted bulk chunk was found");
         let mut set = WriteSet::default();
         if rows_arrived {
             set.items = intent.writes;
             if !index_arrived {
-                index_rows(&snapshot, table, intent.first, intent.last, &mut set)?;
+                index_rows(&snapshot, at, intent.first, intent.last, &mut set)?;
             }
         }
         set.remove(key.to_vec());
@@ -216,15 +216,24 @@ fn finish_intents(engine: &Engine, tables: &[TableView]) -> Result<()> {
     Ok(())
 }
 
+/// Whether something is stored under a key of a chunk that the chunk itself must have put there. After a truncate ids
+/// start over, and rows of the time before it may still lie under the same keys.
+fn counts(snapshot: &Snapshot, at: &TableView, key: &[u8]) -> Result<bool> {
+    let Some(bytes) = snapshot.get(key)? else { return Ok(false) };
+    let record = Record::read(key, &bytes).map_err(|e| Error::record(key, e))?;
+    Ok(record.kind != Kind::Void && record.version() >= at.truncated_below)
+}
+
 /// Makes the index entries of rows that were ingested without them.
-fn index_rows(snapshot: &Snapshot, table: &Table, first: u64, last: u64, set: &mut WriteSet) -> Result<()> {
+fn index_rows(snapshot: &Snapshot, at: &TableView, first: u64, last: u64, set: &mut WriteSet) -> Result<()> {
+    let table = &at.table;
     let (from, to) = (key::row(table.id(), first), key::row(table.id(), last));
     for entry in snapshot.scan(Bound::Included(&from), Bound::Included(&to)) {
         let (key, bytes) = entry?;
         let damaged = |e| Error::record(&key, e);
         let Parsed::Row { id, .. } = key::parse(&key) else { continue };
         let record = Record::read(&key, &bytes).map_err(damaged)?;
-        if record.kind == Kind::Live {
+        if record.kind == Kind::Live && record.version() >= at.truncated_below {
             let row = table.values(id, &record).map_err(damaged)?;
             let prepared = table.encode(id, &record.version(), |at| row[at].as_ref());
             set.put(prepared.index_key, prepared.entry);

@@ -18,11 +18,19 @@ fn lane() -> Lane {
 }
 
 /// A store in which a chunk of 500 rows was interrupted: after the intent, after the rows, after the
-/// index.
-fn interrupted(folder: &Path, parts: usize) {
+/// index. With `truncated`, the same ids were there before a truncate, and more between them.
+fn interrupted(folder: &Path, parts: usize, truncated: bool) {
     let store = Store::open(folder, OpenOptions::default()).expect("opens");
     let table = store.create_table(schema()).wait().expect("creates");
     let mut batch = Batch::new();
+    if truncated {
+        for id in 5..1_200 {
+            batch
+                .upsert(&table, Version::from(0), vec![Value::U64(id), Value::U64(id % 7), Value::U64(9)])
+                .expect("valid");
+        }
+        batch.truncate(&table, Version::from(1));
+    }
     batch.upsert(&table, Version::from(1), vec![Value::U64(1), Value::U64(0), Value::U64(1)]).expect("valid");
     store.apply(batch).wait().expect("applies");
     store.close();
@@ -31,7 +39,7 @@ fn interrupted(folder: &Path, parts: usize) {
     let opened = open_engine(folder, &OpenOptions::default(), false).expect("opens");
     let table = &opened.tables[0].table;
     let mut chunk = Chunk::new(table);
-    for id in 10..510 {
+    for id in (10..1_010).step_by(2) {
         chunk.push(Version::from(2), vec![Value::U64(id), Value::U64(id % 7), Value::U64(id)]).expect("valid");
     }
     let snapshot = opened.engine.snapshot();
@@ -43,10 +51,10 @@ fn interrupted(folder: &Path, parts: usize) {
     let position = PositionChange { lane: lane(), expected: Expected::Any, to: Some(b"510".to_vec()) };
     layers.apply(Batch { positions: vec![position], ..Batch::default() }).expect("applies");
     delta.counters.extend(counters);
-    state.saw(509, &Version::from(2));
+    state.saw(1_008, &Version::from(2));
     delta.states.insert(table.id(), state);
     let (rows, entries) = chunk.into_parts();
-    let intent = Intent { first: 10, last: 509, entry: entries[0].0.clone(), writes: delta.take_writes().items };
+    let intent = Intent { first: 10, last: 1_008, entry: entries[0].0.clone(), writes: delta.take_writes().items };
     let key = key::intent(table.id());
     let mut set = WriteSet::default();
     set.put(key.clone(), intent.encode(&key));
@@ -58,9 +66,9 @@ fn interrupted(folder: &Path, parts: usize) {
 
 #[test]
 fn an_interrupted_chunk_is_finished_or_forgotten() {
-    for parts in 0..=2 {
+    for (parts, truncated) in (0..=2).flat_map(|parts| [(parts, false), (parts, true)]) {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        interrupted(folder.path(), parts);
+        interrupted(folder.path(), parts, truncated);
         for _ in 0..2 {
             let store = Store::open(folder.path(), OpenOptions::default()).expect("opens");
             let view = store.view().expect("open");

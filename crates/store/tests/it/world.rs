@@ -405,6 +405,9 @@ fn compare_scans(view: &View, table: &Table, model: &Model, dice: &mut Dice) {
             }
             query.after = page.next;
         }
+        let found: std::collections::BTreeSet<u64> = rows.iter().map(|row| row.id).collect();
+        let missing: Vec<_> = expected.iter().filter(|(id, ..)| !found.contains(id)).collect();
+        assert!(missing.is_empty(), "scan {direction:?} {text} {filtered} {owned}: missing {missing:?}");
         assert_eq!(rows.len(), expected.len(), "scan {direction:?} {text} filtered {filtered} owned {owned}");
         for (row, (id, version, content)) in rows.iter().zip(expected) {
             same_row(row, id, version, content);

@@ -71,6 +71,13 @@ impl Tally {
         counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// Counts a pick whose kind is known already: [`Reason::kind`].
+    #[inline]
+    pub(crate) fn count_kind(&self, kind: usize) {
+        let counter = &self.picks[kind % Reason::KINDS];
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
     fn absorb(&self, other: &Tally) {
         for (sum, n) in self.picks.iter().zip(&other.picks).chain(self.no_picks.iter().zip(&other.no_picks)) {
             sum.fetch_add(n.load(Ordering::Relaxed), Ordering::Relaxed);

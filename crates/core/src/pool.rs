@@ -10,7 +10,7 @@ use crate::extension::Chooser;
 use crate::fleet::{Entry, State};
 use crate::hash::{Maglev, Member, Rendezvous, Ring, SeataRing, hash_key, nodes_per_weight};
 use crate::instance::Instance;
-use crate::outcome::{Stage, StageKind, StageTally};
+use crate::outcome::{Reason, Stage, StageKind, StageTally};
 use crate::request::{Affinity, Context};
 use crate::rules::{Balance, HashOptions};
 
@@ -32,6 +32,8 @@ pub(crate) struct Pool {
     pub(crate) probes: BitSet,
     /// A draw from the alias table is the whole pick.
     pub(crate) plain: bool,
+    /// The kind of every such pick, for counting.
+    pub(crate) kind: usize,
     pub(crate) owners: BitSet,
     pub(crate) stages: Arc<[Stage]>,
 }
@@ -254,6 +256,7 @@ impl Pool {
             shares,
             table,
             probes,
+            kind: verdict.map_or(0, Reason::kind),
             plain: verdict.is_ok_and(|reason| reason.rule().is_none())
                 && no_probes
                 && matches!(plan.set.balance, Balance::WeightedRandom | Balance::Random | Balance::Xid),

@@ -103,7 +103,7 @@ impl Picker {
             && let Ok(reason) = pool.verdict
         {
             let revision = snapshot.revision;
-            self.counts.count(Ok(reason));
+            self.counts.count_kind(pool.kind);
             let entry = &pool.entries[pool.alias.pick(self.turns.rng.next_u64())];
             return Ok(Pick { entry, reason, revision, use_: Use::default() });
         }

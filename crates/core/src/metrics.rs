@@ -61,21 +61,19 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Counts one. Only the owner of a tally writes it, so a load and a store do.
+    /// Counts one.
     #[inline]
     pub(crate) fn count(&self, verdict: Result<Reason, NoPickReason>) {
-        let counter = match verdict {
-            Ok(reason) => &self.picks[reason.kind()],
-            Err(reason) => &self.no_picks[reason as usize],
-        };
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        match verdict {
+            Ok(reason) => self.count_kind(reason.kind()),
+            Err(reason) => increment(&self.no_picks[reason as usize]),
+        }
     }
 
     /// Counts a pick whose kind is known already: [`Reason::kind`].
     #[inline]
     pub(crate) fn count_kind(&self, kind: usize) {
-        let counter = &self.picks[kind % Reason::KINDS];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        increment(&self.picks[kind % Reason::KINDS]);
     }
 
     fn absorb(&self, other: &Tally) {
@@ -83,6 +81,12 @@ impl Tally {
             sum.fetch_add(n.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
+}
+
+/// Only the owner of a tally writes it, so a load and a store do.
+#[inline]
+fn increment(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 /// Counters of everything that picks from one selector.

@@ -7,12 +7,21 @@
 //! Read here first: [`Registry`] and [`RegistryUrl`]. Back ends: [`mod@file`] and [`memory`].
 #![forbid(unsafe_code)]
 
+mod backend;
+#[allow(dead_code, reason = "a build without network back ends carries nothing")]
+mod carrier;
 pub mod document;
 pub mod driver;
 pub mod file;
 pub mod fleet;
+#[cfg(feature = "http")]
+#[allow(dead_code, reason = "not every back end needs all of it")]
+mod http;
 pub mod memory;
 pub mod registry;
+#[cfg(feature = "tls")]
+#[allow(dead_code, reason = "not every back end speaks TLS")]
+mod tls;
 pub mod url;
 
 pub use document::ConfigError;

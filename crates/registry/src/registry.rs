@@ -34,8 +34,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
-use crate::file::{FileDriver, FileOptions};
-use crate::memory::Memory;
 use crate::url::{RegistryUrl, Scheme};
 
 mod registration;
@@ -96,6 +94,9 @@ pub enum ConnectError {
     /// This build has no back end for it.
     #[error("registries of kind `{0}` are not part of this build")]
     NotBuiltIn(Scheme),
+    /// A part of the address does not fit this kind of registry.
+    #[error("{0}")]
+    Address(String),
 }
 
 impl Registry {
@@ -106,21 +107,28 @@ impl Registry {
 
     /// A registry over a driver.
     pub fn with_options(driver: impl Driver, options: Options) -> Self {
-        let shared =
-            Shared { driver: Arc::new(driver), options, stop: watch::Sender::new(false), tasks: Mutex::default() };
+        Self::over(Arc::new(driver), options)
+    }
+
+    fn over(driver: Arc<dyn Driver>, options: Options) -> Self {
+        let shared = Shared { driver, options, stop: watch::Sender::new(false), tasks: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
     /// The registry at an address. Nothing is contacted yet.
     ///
     /// # Errors
-    /// When this build cannot speak to that kind of registry.
+    /// When this build cannot speak to that kind of registry, or a part of the address does not fit it.
     pub fn connect(url: &RegistryUrl) -> Result<Self, ConnectError> {
-        match url.scheme() {
-            Scheme::File => Ok(Self::new(FileDriver::new(url.path(), FileOptions::default()))),
-            Scheme::Memory => Ok(Self::new(Memory::new())),
-            other => Err(ConnectError::NotBuiltIn(other)),
-        }
+        Self::connect_with(url, Options::default())
+    }
+
+    /// The registry at an address, with options. Nothing is contacted yet.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_with(url: &RegistryUrl, options: Options) -> Result<Self, ConnectError> {
+        Ok(Self::over(crate::backend::open(url)?, options))
     }
 
     /// What this registry can do.

@@ -77,7 +77,19 @@ impl Scheme {
 
     /// Whether this build can connect to it.
     pub fn is_built_in(self) -> bool {
-        matches!(self, Self::File | Self::Memory)
+        match self {
+            Self::File | Self::Memory => true,
+            Self::Nacos => cfg!(feature = "nacos"),
+            Self::Consul => cfg!(feature = "consul"),
+            Self::Eureka => cfg!(feature = "eureka"),
+            Self::Zookeeper => cfg!(feature = "zookeeper"),
+            Self::Redis => cfg!(feature = "redis"),
+            Self::Etcd => cfg!(feature = "etcd"),
+            Self::NamingServer | Self::SeataRaft => cfg!(feature = "seata"),
+            Self::Sofa => cfg!(feature = "sofa"),
+            Self::Kubernetes => cfg!(feature = "kubernetes"),
+            Self::DnsSrv => cfg!(feature = "dns"),
+        }
     }
 }
 
@@ -270,6 +282,11 @@ impl RegistryUrl {
     /// All parameters that are no secrets, by name.
     pub fn params(&self) -> impl Iterator<Item = (&str, &str)> {
         self.params.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// The names of the parameters that are secrets.
+    pub fn secret_names(&self) -> impl Iterator<Item = &str> {
+        self.secrets.keys().map(|name| &**name)
     }
 
     /// A parameter whose name says that it is a secret.

@@ -4,6 +4,7 @@ use std::time::Duration;
 use metaroute_core::instance::InstanceId;
 
 use super::*;
+use crate::Memory;
 use crate::driver::{Answer, Lease, Limits, Renewal};
 use crate::registry::subscription::State;
 

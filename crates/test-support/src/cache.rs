@@ -47,6 +47,24 @@ pub fn peer(name: &str) -> Result<PathBuf, Missing> {
     if dir.join(COMPLETE).is_file() { Ok(dir) } else { Err(missing()) }
 }
 
+/// Where version `version` of the program that crate `name` builds lives or will live.
+pub fn crate_dir(name: &str, version: &str) -> PathBuf {
+    dir().join("crates").join(format!("{name}-{version}"))
+}
+
+/// The program that crate `name` builds, at this version.
+///
+/// # Errors
+/// [`Missing`] if it was never built, or not to the end.
+pub fn program_of_crate(name: &str, version: &str) -> Result<PathBuf, Missing> {
+    let dir = crate_dir(name, version);
+    let program = dir.join("bin").join(name);
+    if program.is_file() && dir.join(COMPLETE).is_file() {
+        return Ok(program);
+    }
+    Err(Missing { what: format!("program {name} {version}"), remedy: format!("`cargo xtask peers {name}` builds it") })
+}
+
 /// CRC-32 over the sorted relative paths and contents of the files below `dir`. Equal recipes give equal sums on every machine.
 fn tree_checksum(dir: &Path) -> io::Result<u32> {
     let mut files = Vec::new();

@@ -7,9 +7,11 @@
 //!   fails where `CI=true`. It is never green by silence.
 //! - [`cache`]: the folder outside the checkout where `cargo xtask` puts what it downloads and builds.
 //! - [`Port`]: loopback ports that parallel test binaries do not take from each other.
+//! - [`Proxy`]: a way to a server that can be cut, held and slowed.
 //! - [`Scratch`]: a temporary folder that survives a failing test.
 //! - [`Server`]: one real process with its log, a ready condition with a deadline, and every way of dying.
 //! - [`java`]: the Java peers.
+//! - [`nacos`]: r-nacos, a server that speaks Nacos' protocols.
 //! - [`mariadb`]: the database most storage claims are measured against.
 //!
 //! Everything is synchronous, so that a test of a blocking crate needs no runtime; async tests call it from `spawn_blocking` or
@@ -20,13 +22,16 @@ pub mod cache;
 pub mod java;
 pub mod mariadb;
 mod missing;
+pub mod nacos;
 mod port;
+mod proxy;
 mod scratch;
 pub mod server;
 mod wait;
 
 pub use missing::{Missing, NOT_RUN_FILE_ENV, in_ci, program};
 pub use port::Port;
+pub use proxy::Proxy;
 pub use scratch::Scratch;
 pub use server::{Ready, Server, ServerError};
 pub use wait::{backoff_poll, wait_until};

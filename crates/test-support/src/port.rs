@@ -25,22 +25,44 @@ impl Port {
     /// # Panics
     /// No port of the whole range is free, or the lock folder cannot be written.
     pub fn reserve() -> Self {
-        let dir = std::env::temp_dir().join("metaroute-ports");
-        fs::create_dir_all(&dir).expect("the temporary folder is writable");
+        Self::reserve_if(|_| true)
+    }
+
+    /// Reserves a port and the one `offset` above it, for servers whose second port follows from the first.
+    ///
+    /// # Panics
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_pair(offset: u16) -> (Self, Self) {
+        let mut second = None;
+        let first = Self::reserve_if(|number| {
+            second = number.checked_add(offset).and_then(Self::try_reserve);
+            second.is_some()
+        });
+        (first, second.expect("the first one was taken because the second is there"))
+    }
+
+    fn reserve_if(mut accepted: impl FnMut(u16) -> bool) -> Self {
         // Different processes start at different places, so that they rarely meet.
         let start = std::process::id().wrapping_mul(977);
         for step in 0..u32::from(RANGE.1) {
             let offset = start.wrapping_add(step) % u32::from(RANGE.1);
             let number = RANGE.0 + offset as u16;
-            let Ok(lock) = File::create(dir.join(number.to_string())) else { continue };
-            if lock.try_lock().is_err() {
-                continue;
-            }
-            if TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Self { number, _lock: lock };
+            if let Some(port) = Self::try_reserve(number)
+                && accepted(number)
+            {
+                return port;
             }
         }
         panic!("no free port between {} and {}", RANGE.0, u32::from(RANGE.0) + u32::from(RANGE.1) - 1);
+    }
+
+    fn try_reserve(number: u16) -> Option<Self> {
+        let dir = std::env::temp_dir().join("metaroute-ports");
+        fs::create_dir_all(&dir).expect("the temporary folder is writable");
+        let lock = File::create(dir.join(number.to_string())).ok()?;
+        lock.try_lock().ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
+        Some(Self { number, _lock: lock })
     }
 
     /// The port number.
@@ -64,6 +86,13 @@ impl fmt::Display for Port {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_pair_keeps_its_distance_and_both_are_held() {
+        let (first, second) = Port::reserve_pair(1000);
+        assert_eq!(second.number(), first.number() + 1000);
+        assert!(Port::try_reserve(first.number()).is_none() && Port::try_reserve(second.number()).is_none());
+    }
 
     #[test]
     fn ports_held_at_once_differ_and_can_be_bound() {

@@ -3,7 +3,9 @@
 //! Each need has its own thread and its own log in the cache folder. A lock file per need keeps two runs on one machine from
 //! building the same thing twice; Debian's package manager is asked by one thread at a time.
 
+pub(crate) mod crates;
 pub(crate) mod debian;
+pub(crate) mod go;
 pub(crate) mod maven;
 pub(crate) mod python;
 pub(crate) mod tool;

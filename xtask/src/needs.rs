@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use test_support::{Missing, cache, java, program};
+use test_support::{Missing, cache, java, nacos, program};
 
-use crate::install::{Site, debian, maven, python, tool};
+use crate::install::{Site, crates, debian, maven, python, tool};
 
 /// Something to bring onto the machine.
 #[derive(Clone, Copy)]
@@ -54,6 +54,30 @@ pub(crate) const ALL: &[Need] = &[
         purpose: "the original Nacos rule, in Java",
         check: || java::class("ribbon", "").map(drop),
         bring: |site| maven::bring(site, "ribbon"),
+    },
+    Need {
+        name: "consul",
+        purpose: "the Consul agent, built from its Go module (8 min of 2 cores, once)",
+        check: || cache::peer("consul").map(drop),
+        bring: |site| go::bring(site, "consul", &["github.com/hashicorp/consul"]),
+    },
+    Need {
+        name: "eureka",
+        purpose: "the Eureka server and client of Spring Cloud, in Java",
+        check: || java::class("eureka", "").map(drop),
+        bring: |site| maven::bring(site, "eureka"),
+    },
+    Need {
+        name: "bind",
+        purpose: "the DNS server BIND, changed by nsupdate",
+        check: || ["named", "nsupdate", "tsig-keygen"].into_iter().try_for_each(|name| program(name).map(drop)),
+        bring: |site| debian::bring(site, &["bind9", "bind9-dnsutils"]),
+    },
+    Need {
+        name: "rnacos",
+        purpose: "r-nacos, a server that speaks Nacos' protocols",
+        check: || nacos::program().map(drop),
+        bring: |site| crates::bring(site, nacos::CRATE, nacos::VERSION),
     },
 ];
 

@@ -56,6 +56,24 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| maven::bring(site, "ribbon"),
     },
     Need {
+        name: "seata-server",
+        purpose: "Seata's server, with its Raft metadata and its registrations, in Java",
+        check: || java::class("seata-server", "").map(drop),
+        bring: |site| maven::bring(site, "seata-server"),
+    },
+    Need {
+        name: "sofa",
+        purpose: "SOFARegistry, in Java",
+        check: || java::class("sofa", "").map(drop),
+        bring: |site| maven::bring(site, "sofa"),
+    },
+    Need {
+        name: "sofa-client",
+        purpose: "SOFARegistry's own client, in Java",
+        check: || java::class("sofa-client", "").map(drop),
+        bring: |site| maven::bring(site, "sofa-client"),
+    },
+    Need {
         name: "consul",
         purpose: "the Consul agent, built from its Go module (8 min of 2 cores, once)",
         check: || cache::peer("consul").map(drop),

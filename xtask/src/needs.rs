@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use test_support::{Missing, cache, java, nacos, program};
 
-use crate::install::{Site, crates, debian, maven, python, tool};
+use crate::install::{Site, crates, debian, go, maven, python, tool};
 
 /// Something to bring onto the machine.
 #[derive(Clone, Copy)]

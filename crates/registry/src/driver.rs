@@ -42,6 +42,17 @@ pub trait Driver: Send + Sync + 'static {
     /// Takes a registration away; one that is not there was taken away already.
     fn withdraw<'a>(&'a self, service: &'a str, id: &'a InstanceId) -> Answer<'a, ()>;
 
+    /// Changes an instance that somebody else keeps registered, in place: its liveness stays its owner's, so it neither
+    /// ends with this process nor outlives that one. Where a registry cannot do that, `Unsupported`; where registrations
+    /// have no owner, it is the same as applying.
+    fn amend<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, ()> {
+        if self.capabilities().liveness {
+            let message = "only the process that registered an instance can change it in this kind of registry";
+            return Box::pin(async move { Err(DriverError::new(ErrorKind::Unsupported, message)) });
+        }
+        Box::pin(async move { self.apply(service, instance).await.map(|_| ()) })
+    }
+
     /// The services that have or had instances, sorted; where the registry cannot say, an `Unsupported` error.
     fn list(&self) -> Answer<'_, Vec<Box<str>>>;
 

@@ -28,12 +28,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use metaroute_core::instance::Instance;
+use metaroute_core::instance::{Instance, InstanceId};
 use metaroute_core::resilience::backoff::Policy;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
+use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Limits, Seen, SeenState, Snapshot};
 use crate::url::{RegistryUrl, Scheme};
 
 mod registration;
@@ -136,6 +136,11 @@ impl Registry {
         self.shared.driver.capabilities()
     }
 
+    /// What this registry accepts.
+    pub fn limits(&self) -> Limits {
+        self.shared.driver.limits()
+    }
+
     /// The services, sorted.
     ///
     /// # Errors
@@ -200,10 +205,7 @@ impl Registry {
     /// At once when the registry is read-only or closed, or the instance is beyond what it accepts; nothing was sent
     /// then. Whether the registry took it shows in [`Registration::state`].
     pub fn register(&self, service: &str, instance: Instance) -> Result<Registration, DriverError> {
-        if !self.capabilities().register {
-            return Err(DriverError::new(ErrorKind::Unsupported, "this kind of registry is only read"));
-        }
-        self.shared.driver.limits().check(&instance)?;
+        self.writable(&instance)?;
         let mut tasks = self.shared.tasks();
         if tasks.closed {
             return Err(DriverError::new(ErrorKind::Unsupported, "this registry was shut down"));
@@ -218,6 +220,52 @@ impl Registry {
         tasks.registrations.retain(|task| !task.is_finished());
         tasks.registrations.push(tokio::spawn(keeper));
         Ok(registration)
+    }
+
+    /// Changes an instance once that another process keeps registered, in place; who wants to keep it that way registers
+    /// it. The owner may overwrite it when it registers again.
+    ///
+    /// # Errors
+    /// When the registry cannot be reached, refuses, cannot change what others registered, or the instance is beyond
+    /// what it accepts.
+    pub async fn amend(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
+        self.writable(instance)?;
+        self.shared.driver.amend(service, instance).await
+    }
+
+    /// Writes an instance once and leaves it there: for registries where registrations have no owner.
+    ///
+    /// # Errors
+    /// When the registration would end with its owner (nobody renews it), and as [`amend`](Self::amend).
+    pub async fn put(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
+        self.writable(instance)?;
+        if self.capabilities().liveness {
+            let message = "a registration lives only as long as somebody renews it in this kind of registry";
+            return Err(DriverError::new(ErrorKind::Unsupported, message));
+        }
+        self.shared.driver.apply(service, instance).await.map(|_| ())
+    }
+
+    /// Takes an instance away once, whoever registered it; one that is not there was taken away already. An owner that
+    /// is alive may register it again.
+    ///
+    /// # Errors
+    /// When the registry cannot be reached, refuses or is only read.
+    pub async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
+        self.writes()?;
+        self.shared.driver.withdraw(service, id).await
+    }
+
+    fn writes(&self) -> Result<(), DriverError> {
+        if self.capabilities().register {
+            return Ok(());
+        }
+        Err(DriverError::new(ErrorKind::Unsupported, "this kind of registry is only read"))
+    }
+
+    fn writable(&self, instance: &Instance) -> Result<(), DriverError> {
+        self.writes()?;
+        self.shared.driver.limits().check(instance)
     }
 
     /// Withdraws every registration, ends every subscription and stops all tasks. What is not done within the deadline

@@ -1,8 +1,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use metaroute_core::instance::InstanceId;
-
 use super::*;
 use crate::Memory;
 use crate::driver::{Answer, Lease, Limits, Renewal};

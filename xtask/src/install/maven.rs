@@ -1,9 +1,10 @@
 //! Java peers: a pom with pinned versions and a few classes of our own, compiled against them.
 //!
 //! `peers/<name>/pom.xml` and `peers/<name>/src/*.java` become `lib/*.jar` and `classes/` in the cache, so that
-//! `java -cp 'lib/*:classes' Main` runs it without Maven.
+//! `java -cp 'lib/*:classes' Main` runs it without Maven. A server of others needs no source.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -38,22 +39,28 @@ pub(crate) fn bring(site: &Site, name: &str) -> Result<()> {
             .arg(&pom),
         &site.log,
     )?;
-    let mut sources: Vec<_> =
-        fs::read_dir(recipe.join("src"))?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    if recipe.join("src").is_dir() {
+        compile(site, &recipe.join("src"), &lib, &classes)?;
+    }
+    fs::write(dir.join(cache::COMPLETE), "")?;
+    Ok(())
+}
+
+/// Compiles our own classes against what Maven brought.
+fn compile(site: &Site, src: &Path, lib: &Path, classes: &Path) -> Result<()> {
+    let mut sources: Vec<_> = fs::read_dir(src)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     sources.retain(|file| file.extension().is_some_and(|extension| extension == "java"));
     sources.sort();
     if sources.is_empty() {
-        bail!("no Java source in {}", recipe.join("src").display());
+        bail!("no Java source in {}", src.display());
     }
     logged(
         Command::new("javac")
             .args(["-nowarn", "-encoding", "UTF-8", "-cp"])
             .arg(lib.join("*"))
             .arg("-d")
-            .arg(&classes)
+            .arg(classes)
             .args(sources),
         &site.log,
-    )?;
-    fs::write(dir.join(cache::COMPLETE), "")?;
-    Ok(())
+    )
 }

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use test_support::{Missing, cache, java, nacos, program};
+use test_support::{Missing, cache, java, nacos, program, zookeeper};
 
 use crate::install::{Site, crates, debian, go, maven, python, tool};
 
@@ -96,6 +96,30 @@ pub(crate) const ALL: &[Need] = &[
         purpose: "r-nacos, a server that speaks Nacos' protocols",
         check: || nacos::program().map(drop),
         bring: |site| crates::bring(site, nacos::CRATE, nacos::VERSION),
+    },
+    Need {
+        name: "etcd",
+        purpose: "etcd and its own client",
+        check: || ["etcd", "etcdctl"].into_iter().try_for_each(|name| program(name).map(drop)),
+        bring: |site| debian::bring(site, &["etcd-server", "etcd-client"]),
+    },
+    Need {
+        name: "redis",
+        purpose: "Redis and its own client",
+        check: || ["redis-server", "redis-cli"].into_iter().try_for_each(|name| program(name).map(drop)),
+        bring: |site| debian::bring(site, &["redis-server", "redis-tools"]),
+    },
+    Need {
+        name: "zookeeper",
+        purpose: "ZooKeeper, in Java",
+        check: zookeeper::check,
+        bring: |site| debian::bring(site, &["zookeeper"]),
+    },
+    Need {
+        name: "seata-client",
+        purpose: "Seata's released client, in Java",
+        check: || java::class("seata-client", "").map(drop),
+        bring: |site| maven::bring(site, "seata-client"),
     },
 ];
 

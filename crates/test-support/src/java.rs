@@ -11,11 +11,20 @@ use crate::{Missing, cache, program};
 /// # Errors
 /// [`Missing`] if Java or the peer is not on the machine.
 pub fn class(name: &str, main: &str) -> Result<Command, Missing> {
+    class_with(name, main, None)
+}
+
+/// Like [`class`], with a folder of the recipe (configuration files) first on the class path.
+///
+/// # Errors
+/// [`Missing`] if Java or the peer is not on the machine.
+pub fn class_with(name: &str, main: &str, folder: Option<&str>) -> Result<Command, Missing> {
     let (java, dir) = (program("java")?, cache::peer(name)?);
+    let mut path = format!("{}/lib/*:{}/classes", dir.display(), dir.display());
+    if let Some(folder) = folder {
+        path = format!("{}:{path}", cache::recipe_dir(name).join(folder).display());
+    }
     let mut command = Command::new(java);
-    command
-        .args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
-        .arg(format!("{}/lib/*:{}/classes", dir.display(), dir.display()))
-        .arg(main);
+    command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(path).arg(main);
     Ok(command)
 }

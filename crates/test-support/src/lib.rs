@@ -19,15 +19,20 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod dialogue;
+pub mod etcd;
 pub mod java;
 pub mod mariadb;
 mod missing;
 pub mod nacos;
 mod port;
 mod proxy;
+pub mod redis;
 mod scratch;
+pub mod seata_client;
 pub mod server;
 mod wait;
+pub mod zookeeper;
 
 pub use missing::{Missing, NOT_RUN_FILE_ENV, in_ci, program};
 pub use port::Port;

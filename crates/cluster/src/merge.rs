@@ -19,7 +19,8 @@ pub type SourceNumber = usize;
 
 #[derive(Debug)]
 struct Source {
-    rows: VecDeque<Row>,
+    /// Rows with their bytes, which take a look at every value to count.
+    rows: VecDeque<(Row, usize)>,
     end: Option<End>,
 }
 
@@ -67,8 +68,12 @@ impl Merge {
 
     /// Takes rows a source has shown, in the walk's order.
     pub fn push(&mut self, source: SourceNumber, rows: Vec<Row>) {
-        self.bytes += rows.iter().map(Row::bytes).sum::<usize>();
-        self.sources[source].rows.extend(rows);
+        let sized = rows.into_iter().map(|row| {
+            let bytes = row.bytes();
+            self.bytes += bytes;
+            (row, bytes)
+        });
+        self.sources[source].rows.extend(sized);
     }
 
     /// Takes the end of a source. A failed source counts as finished; what it did not deliver is counted elsewhere.
@@ -79,8 +84,8 @@ impl Merge {
     /// Takes what a source has shown out of the merge.
     pub fn take(&mut self, source: SourceNumber) -> Vec<Row> {
         let rows = std::mem::take(&mut self.sources[source].rows);
-        self.bytes -= rows.iter().map(Row::bytes).sum::<usize>();
-        rows.into()
+        self.bytes -= rows.iter().map(|(_, bytes)| bytes).sum::<usize>();
+        rows.into_iter().map(|(row, _)| row).collect()
     }
 
     /// Bytes of the rows shown and not given out.
@@ -94,7 +99,7 @@ impl Merge {
         let mut stop: Option<Position> = None;
         for (number, source) in self.sources.iter().enumerate() {
             match (source.rows.front(), source.end) {
-                (Some(row), _) => {
+                (Some((row, _)), _) => {
                     let position = self.order.position(row.time, row.id);
                     if first.is_none_or(|(_, best)| self.order.compare(&position, &best).is_lt()) {
                         first = Some((number, position));
@@ -123,7 +128,7 @@ impl Merge {
             let same = self.sources[number]
                 .rows
                 .front()
-                .is_some_and(|row| row.id == best.id && self.order.position(row.time, row.id) == position);
+                .is_some_and(|(row, _)| row.id == best.id && self.order.position(row.time, row.id) == position);
             if same {
                 let copy = self.pop(number);
                 if copy.version > best.version {
@@ -135,8 +140,8 @@ impl Merge {
     }
 
     fn pop(&mut self, source: SourceNumber) -> Row {
-        let row = self.sources[source].rows.pop_front().expect("the caller saw it");
-        self.bytes -= row.bytes();
+        let (row, bytes) = self.sources[source].rows.pop_front().expect("the caller saw it");
+        self.bytes -= bytes;
         row
     }
 }

@@ -10,6 +10,7 @@
 
 mod explain;
 mod hedge;
+mod names;
 mod open;
 mod read;
 mod walk;
@@ -32,6 +33,7 @@ use crate::topology::{Topology, Watcher};
 use hedge::Latencies;
 
 pub use explain::{Denied, Explanation, ReplicaExplained, TargetExplained, TenantExplained};
+pub(crate) use read::share;
 pub use read::{Answer, Count, Export};
 pub use write::Written;
 
@@ -142,6 +144,7 @@ struct Inner {
     keys: CursorKeys,
     options: RouterOptions,
     latencies: Latencies,
+    names: names::Kept,
     hedges: RetryBudget,
     retries: RetryBudget,
     started: Instant,
@@ -180,6 +183,7 @@ impl Router {
             client,
             keys,
             latencies: Latencies::default(),
+            names: names::Kept::default(),
             hedges,
             retries,
             started: now(),

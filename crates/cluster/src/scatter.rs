@@ -78,7 +78,7 @@ impl Scatter {
                         if place.span.width < topology.groups()[place.group as usize].base_shards {
                             scatter.path = Path::BP;
                         }
-                        scatter.slots(topology, place.group, &topology.span_slots(&place), None);
+                        scatter.slots(topology, place.group, &topology.span_slots(&place), |_| None);
                     }
                 }
             }
@@ -91,7 +91,7 @@ impl Scatter {
             (None, None) => {
                 for group in groups {
                     let all = topology.groups()[group as usize].all_slots();
-                    scatter.slots(topology, group, &all, None);
+                    scatter.slots(topology, group, &all, |_| None);
                 }
             }
         }
@@ -105,10 +105,14 @@ impl Scatter {
         query: &Query,
         group: GroupIndex,
         spans: &[crate::placement::Span],
-        ids: &[u64],
+        ids: &Arc<[u64]>,
     ) {
+        if let ([id], [span]) = (&**ids, spans) {
+            let slot = topology.slot(group, *span, query.store.name(), *id);
+            return self.slots(topology, group, &[slot].into_iter().collect(), |_| Some(Arc::clone(ids)));
+        }
         let mut by_slot: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-        for &id in ids {
+        for &id in &**ids {
             for span in spans {
                 let slot = topology.slot(group, *span, query.store.name(), id);
                 let here = by_slot.entry(slot).or_default();
@@ -118,7 +122,7 @@ impl Scatter {
             }
         }
         let slots = by_slot.keys().copied().collect();
-        self.slots(topology, group, &slots, Some(&by_slot));
+        self.slots(topology, group, &slots, |slots| Some(ids_in(&by_slot, slots)));
     }
 
     fn slots(
@@ -126,7 +130,7 @@ impl Scatter {
         topology: &Topology,
         index: GroupIndex,
         slots: &SlotSet,
-        by_slot: Option<&BTreeMap<u32, Vec<u64>>>,
+        ids_in: impl Fn(&SlotSet) -> Option<Arc<[u64]>>,
     ) {
         let group = &topology.groups()[index as usize];
         self.wanted += slots.len();
@@ -135,7 +139,7 @@ impl Scatter {
             self.gaps.push((group.name.to_string(), gaps));
         }
         for Part { shard, slots, epoch } in parts {
-            let ids = by_slot.map(|by_slot| ids_in(by_slot, &slots));
+            let ids = ids_in(&slots);
             let shard = group.shards[shard as usize].id.clone();
             self.targets.push(Target { group: index, shard, epoch, ids, slots });
         }
@@ -147,9 +151,10 @@ impl Scatter {
         let ids: Option<u64> = self.targets.iter().map(|target| target.ids.as_ref().map(|ids| ids.len() as u64)).sum();
         let (examined, examined_max) = match ids {
             Some(ids) if query.ids.is_some() => (ids, ids),
-            // Each shard looks one row further than the page.
+            // Each shard looks one row further than its share of the page.
             _ => {
-                let page = sub_requests * (u64::from(query.limit) + 1);
+                let share = crate::router::share(query.limit, self.targets.len());
+                let page = sub_requests * (u64::from(share) + 1);
                 let most = sub_requests.saturating_mul(budget.entries);
                 (page, if query.filter.is_some() { most.max(page) } else { page })
             }

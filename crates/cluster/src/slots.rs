@@ -23,14 +23,20 @@ pub const SLOTS_MAX: u32 = 1 << 16;
 /// ```
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct SlotSet {
-    /// Without trailing zero words, so that equality is that of the sets.
-    words: Vec<u64>,
+    // A bitmap without its leading and trailing zero words, so that equality is that of the sets, and so that the set of
+    // one slot, which every question about one row passes around, needs no memory of its own.
+    /// Number of the first word; 0 in the empty set.
+    base: usize,
+    /// That word; 0 in the empty set only.
+    first: u64,
+    /// The words behind it; the last one is not 0.
+    rest: Vec<u64>,
 }
 
 impl SlotSet {
     /// The empty set.
     pub const fn new() -> SlotSet {
-        SlotSet { words: Vec::new() }
+        SlotSet { base: 0, first: 0, rest: Vec::new() }
     }
 
     /// All slots below `count`.
@@ -39,16 +45,51 @@ impl SlotSet {
     /// When that are more than [`SLOTS_MAX`].
     pub fn all(count: u32) -> SlotSet {
         assert!(count <= SLOTS_MAX, "{count} slots are too many");
-        let mut words = vec![u64::MAX; count as usize / 64];
-        if !count.is_multiple_of(64) {
-            words.push((1 << (count % 64)) - 1);
+        let whole = std::iter::repeat_n(u64::MAX, count as usize / 64);
+        SlotSet::of_words(0, whole.chain([(1 << (count % 64)) - 1]))
+    }
+
+    /// The set with these words from a number on.
+    fn of_words(mut base: usize, words: impl Iterator<Item = u64>) -> SlotSet {
+        let mut words = words;
+        let first = loop {
+            match words.next() {
+                None => return SlotSet::new(),
+                Some(0) => base += 1,
+                Some(word) => break word,
+            }
+        };
+        let mut rest: Vec<u64> = words.collect();
+        trim(&mut rest);
+        SlotSet { base, first, rest }
+    }
+
+    /// A word of the bitmap.
+    fn word(&self, at: usize) -> u64 {
+        match at.checked_sub(self.base) {
+            None => 0,
+            Some(0) => self.first,
+            Some(behind) => self.rest.get(behind - 1).copied().unwrap_or(0),
         }
-        SlotSet { words }
+    }
+
+    /// The number behind the last word's.
+    fn end(&self) -> usize {
+        if self.is_empty() { 0 } else { self.base + 1 + self.rest.len() }
+    }
+
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
     }
 
     /// Whether the slot is in the set.
     pub fn contains(&self, slot: u32) -> bool {
-        self.words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+        self.word(slot as usize / 64) >> (slot % 64) & 1 == 1
+    }
+
+    /// Whether all slots of another set are in this one.
+    pub fn contains_all(&self, other: &SlotSet) -> bool {
+        other.words().zip(other.base..).all(|(theirs, at)| theirs & !self.word(at) == 0)
     }
 
     /// Adds a slot; `false` when it was there already.
@@ -57,39 +98,62 @@ impl SlotSet {
     /// When the slot is not below [`SLOTS_MAX`]; topology and wire check that first.
     pub fn insert(&mut self, slot: u32) -> bool {
         assert!(slot < SLOTS_MAX, "slot {slot} is out of range");
-        let at = slot as usize / 64;
-        if at >= self.words.len() {
-            self.words.resize(at + 1, 0);
+        let (at, bit) = (slot as usize / 64, 1 << (slot % 64));
+        if self.is_empty() {
+            *self = SlotSet { base: at, first: bit, rest: Vec::new() };
+            return true;
         }
-        let bit = 1 << (slot % 64);
-        let fresh = self.words[at] & bit == 0;
-        self.words[at] |= bit;
+        let word = match at.checked_sub(self.base) {
+            None => {
+                let between = std::iter::repeat_n(0, self.base - at - 1);
+                self.rest.splice(..0, between.chain([self.first]));
+                (self.base, self.first) = (at, 0);
+                &mut self.first
+            }
+            Some(0) => &mut self.first,
+            Some(behind) => {
+                if behind > self.rest.len() {
+                    self.rest.resize(behind, 0);
+                }
+                &mut self.rest[behind - 1]
+            }
+        };
+        let fresh = *word & bit == 0;
+        *word |= bit;
         fresh
     }
 
     /// Takes a slot out; `false` when it was not there.
     pub fn remove(&mut self, slot: u32) -> bool {
-        let Some(word) = self.words.get_mut(slot as usize / 64) else { return false };
-        let bit = 1 << (slot % 64);
-        let had = *word & bit != 0;
-        *word &= !bit;
-        self.trim();
-        had
+        if !self.contains(slot) {
+            return false;
+        }
+        let (behind, bit) = (slot as usize / 64 - self.base, 1 << (slot % 64));
+        if behind > 0 {
+            self.rest[behind - 1] &= !bit;
+            trim(&mut self.rest);
+            return true;
+        }
+        self.first &= !bit;
+        if self.first == 0 {
+            *self = SlotSet::of_words(self.base + 1, std::mem::take(&mut self.rest).into_iter());
+        }
+        true
     }
 
     /// How many slots it holds.
     pub fn len(&self) -> u32 {
-        self.words.iter().map(|word| word.count_ones()).sum()
+        self.words().map(u64::count_ones).sum()
     }
 
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty()
+        self.first == 0
     }
 
     /// The slots, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.words.iter().enumerate().flat_map(|(at, &word)| {
+        self.words().zip(self.base..).flat_map(|(word, at)| {
             let mut left = word;
             std::iter::from_fn(move || {
                 (left != 0).then(|| {
@@ -101,40 +165,43 @@ impl SlotSet {
         })
     }
 
+    /// The lowest slot.
+    pub fn first(&self) -> Option<u32> {
+        (!self.is_empty()).then(|| self.base as u32 * 64 + self.first.trailing_zeros())
+    }
+
     /// The highest slot.
     pub fn last(&self) -> Option<u32> {
-        let word = self.words.last()?;
-        Some((self.words.len() as u32 - 1) * 64 + 63 - word.leading_zeros())
+        let word = self.rest.last().copied().unwrap_or(self.first);
+        (!self.is_empty()).then(|| (self.end() as u32 - 1) * 64 + 63 - word.leading_zeros())
     }
 
     /// Adds all slots of another set.
     pub fn extend_from(&mut self, other: &SlotSet) {
-        if other.words.len() > self.words.len() {
-            self.words.resize(other.words.len(), 0);
-        }
-        for (mine, theirs) in self.words.iter_mut().zip(&other.words) {
-            *mine |= theirs;
+        if !other.is_empty() && !self.contains_all(other) {
+            let base = if self.is_empty() { other.base } else { self.base.min(other.base) };
+            let end = self.end().max(other.end());
+            *self = SlotSet::of_words(base, (base..end).map(|at| self.word(at) | other.word(at)));
         }
     }
 
     /// The slots in both sets.
     #[must_use]
     pub fn intersection(&self, other: &SlotSet) -> SlotSet {
-        let words = self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect();
-        SlotSet { words }.trimmed()
+        let (base, end) = (self.base.max(other.base), self.end().min(other.end()));
+        SlotSet::of_words(base, (base..end).map(|at| self.word(at) & other.word(at)))
     }
 
     /// The slots in this set and not in the other.
     #[must_use]
     pub fn difference(&self, other: &SlotSet) -> SlotSet {
-        let theirs = other.words.iter().copied().chain(std::iter::repeat(0));
-        let words = self.words.iter().zip(theirs).map(|(a, b)| a & !b).collect();
-        SlotSet { words }.trimmed()
+        SlotSet::of_words(self.base, self.words().zip(self.base..).map(|(mine, at)| mine & !other.word(at)))
     }
 
     /// Little-endian bitmap without trailing zero bytes: the form on the wire.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let mut bytes = vec![0; self.base * 8];
+        bytes.extend(self.words().flat_map(u64::to_le_bytes));
         while bytes.last() == Some(&0) {
             bytes.pop();
         }
@@ -152,7 +219,7 @@ impl SlotSet {
             word[..chunk.len()].copy_from_slice(chunk);
             u64::from_le_bytes(word)
         });
-        Some(SlotSet { words: words.collect() })
+        Some(SlotSet::of_words(0, words))
     }
 
     /// The text with runs of this stride preferred where they are shorter; [`Display`](fmt::Display) tries the strides
@@ -191,15 +258,11 @@ impl SlotSet {
         self.iter().filter(|&slot| slot < stride || !self.contains(slot - stride)).count()
     }
 
-    fn trim(&mut self) {
-        while self.words.last() == Some(&0) {
-            self.words.pop();
-        }
-    }
+}
 
-    fn trimmed(mut self) -> SlotSet {
-        self.trim();
-        self
+fn trim(words: &mut Vec<u64>) {
+    while words.last() == Some(&0) {
+        words.pop();
     }
 }
 
@@ -350,7 +413,8 @@ mod tests {
             prop_assert_eq!(set.to_string().parse::<SlotSet>().expect("own text"), set.clone());
             prop_assert_eq!(SlotSet::from_bytes(&set.to_bytes()).expect("own bytes"), set.clone());
             prop_assert_eq!(set.len() as usize, slots.len());
-            prop_assert_eq!(set.last(), slots.iter().next_back().copied());
+            prop_assert_eq!(set.first(), slots.first().copied());
+            prop_assert_eq!(set.last(), slots.last().copied());
         }
 
         #[test]
@@ -361,9 +425,25 @@ mod tests {
             let (x, y): (SlotSet, SlotSet) = (a.iter().copied().collect(), b.iter().copied().collect());
             prop_assert_eq!(x.intersection(&y), a.intersection(&b).copied().collect());
             prop_assert_eq!(x.difference(&y), a.difference(&b).copied().collect());
+            prop_assert_eq!(x.contains_all(&y), a.is_superset(&b));
             let mut union = x.clone();
             union.extend_from(&y);
-            prop_assert_eq!(union, a.union(&b).copied().collect());
+            prop_assert_eq!(&union, &a.union(&b).copied().collect::<SlotSet>());
+            prop_assert!(union.contains_all(&x) && union.contains_all(&y));
+        }
+
+        #[test]
+        fn insert_and_remove_are_those_of_sets(ops in prop::collection::vec((any::<bool>(), 0u32..400), 0..200)) {
+            let (mut set, mut model) = (SlotSet::new(), std::collections::BTreeSet::new());
+            for (add, slot) in ops {
+                if add {
+                    prop_assert_eq!(set.insert(slot), model.insert(slot));
+                } else {
+                    prop_assert_eq!(set.remove(slot), model.remove(&slot));
+                }
+                prop_assert_eq!(&set, &model.iter().copied().collect::<SlotSet>());
+                prop_assert_eq!(set.iter().collect::<Vec<_>>(), model.iter().copied().collect::<Vec<_>>());
+            }
         }
     }
 }

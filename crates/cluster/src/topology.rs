@@ -140,6 +140,13 @@ impl Group {
             let gaps = self.parts.iter().fold(slots.clone(), |left, part| left.difference(&part.slots));
             return (self.parts.clone(), gaps);
         }
+        // Nearly always all of them are one shard's.
+        let owner = slots.first().and_then(|slot| self.owner(slot));
+        let part = owner.and_then(|owner| self.parts.iter().find(|part| part.shard == owner.index));
+        if let Some(part) = part.filter(|part| part.slots.contains_all(slots)) {
+            let epoch = if part.slots == *slots { part.epoch } else { self.epoch_of(slots) };
+            return (vec![Part { shard: part.shard, slots: slots.clone(), epoch }], SlotSet::new());
+        }
         let parts = self.parts_of(slots.iter());
         let gaps = parts.iter().fold(slots.clone(), |left, part| left.difference(&part.slots));
         (parts, gaps)

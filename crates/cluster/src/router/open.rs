@@ -33,6 +33,8 @@ pub(super) struct Sub {
     pub(super) slots: SlotSet,
     pub(super) epoch: u64,
     pub(super) op: ReadOp,
+    /// Work it may cost.
+    pub(super) budget: WorkBudget,
     /// Copies that have failed this very question.
     pub(super) avoid: Vec<InstanceId>,
 }
@@ -55,6 +57,22 @@ impl Sub {
             ReadOp::Scan { after, .. } => *after = Some(position.id),
         }
         Some(self)
+    }
+
+    /// Rows it asks for at most.
+    pub(super) fn limit(&self) -> Option<u32> {
+        match self.op {
+            ReadOp::List { limit, .. } | ReadOp::Scan { limit, .. } => Some(limit),
+            ReadOp::Get { .. } | ReadOp::Aggregate { .. } => None,
+        }
+    }
+
+    /// The same question with another limit.
+    pub(super) fn limited(mut self, rows: u32) -> Sub {
+        if let ReadOp::List { limit, .. } | ReadOp::Scan { limit, .. } = &mut self.op {
+            *limit = rows;
+        }
+        self
     }
 }
 
@@ -116,7 +134,7 @@ impl Inner {
             filter: template.filter.clone(),
             fields: Arc::clone(&template.fields),
             op: sub.op.clone(),
-            budget: template.budget,
+            budget: sub.budget,
         }
     }
 
@@ -157,26 +175,34 @@ impl Inner {
             first_payload(stream).map(move |result| (pick, started, result))
         };
         running.push(ask(pick, &mut tried));
-        let hedge_after = self.latencies.hedge_after(&sub.shard, self.options.hedge.after_max);
-        let hedge_at = now() + hedge_after;
-        let mut may_hedge = template.hedge && self.options.hedge.enabled;
+        // A copy in this process often answers at once; then no timer is needed.
+        let mut at_once = running.next().now_or_never().flatten();
+        let mut may_hedge = template.hedge && self.options.hedge.enabled && at_once.is_none();
+        let hedge_at = match may_hedge {
+            true => now() + self.latencies.hedge_after(&sub.shard, self.options.hedge.after_max),
+            false => until,
+        };
         loop {
-            let (pick, started, result) = tokio::select! {
-                biased;
-                Some(answer) = running.next() => answer,
-                () = tokio::time::sleep_until(until.into()) => return Opened::TimedOut,
-                () = tokio::time::sleep_until(hedge_at.into()), if may_hedge => {
-                    may_hedge = false;
-                    // An exhausted budget or a missing copy only means that the first one is waited for.
-                    if let Ok(pick) = self.replicas.pick(&sub.shard, &tried)
-                        && self.hedges.try_withdraw()
-                    {
-                        *hedged += 1;
-                        running.push(ask(pick, &mut tried));
+            let answer = match at_once.take() {
+                Some(answer) => answer,
+                None => tokio::select! {
+                    biased;
+                    Some(answer) = running.next() => answer,
+                    () = tokio::time::sleep_until(until.into()) => return Opened::TimedOut,
+                    () = tokio::time::sleep_until(hedge_at.into()), if may_hedge => {
+                        may_hedge = false;
+                        // An exhausted budget or a missing copy only means that the first one is waited for.
+                        if let Ok(pick) = self.replicas.pick(&sub.shard, &tried)
+                            && self.hedges.try_withdraw()
+                        {
+                            *hedged += 1;
+                            running.push(ask(pick, &mut tried));
+                        }
+                        continue;
                     }
-                    continue;
-                }
+                },
             };
+            let (pick, started, result) = answer;
             let failed = match result {
                 Ok((head, first, stream)) if !head.answered.is_empty() || !head.moved.is_empty() => {
                     self.latencies.record(&sub.shard, started.elapsed());

@@ -1,14 +1,15 @@
 //! Pages, counts and exports.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use metaroute_store::{ColumnType, Value};
+use rustc_hash::FxHashMap;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::names::Names;
 use super::open::Template;
-use super::walk::Walk;
+use super::walk::{Then, Walk};
 use super::{Call, Inner, Router};
 use crate::completeness::Meta;
 use crate::cursor::{Binding, Cursor};
@@ -74,22 +75,24 @@ impl Router {
         let scatter = Scatter::of(&topology, query);
         permit(query, &scatter, &scatter.estimate(query, inner.options.budget), call.rights)?;
         let _permit = inner.admit(scatter.path)?;
-        let fingerprint = query.fingerprint();
-        let binding = Binding { tenant: query.tenant, query: &fingerprint };
-        let after = inner.after(query, binding)?;
+        let after = inner.after(query)?;
         let template = inner.template(query, &scatter, call, inner.options.budget);
-        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, scatter.path, call.deadline, false);
-        walk.open_all(&scatter, |target| read_op(query, target, after, query.limit)).await?;
+        let then = Then::GoOnFor(query.limit);
+        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, scatter.path, call.deadline, then);
+        let share = share(query.limit, scatter.targets.len());
+        walk.open_all(&scatter, |target| read_op(query, target, after, share)).await?;
         if !query.partial {
             // The rest would be thrown away.
-            walk.verdict(false)?;
+            walk.check(false)?;
         }
-        let (rows, next) = page(&mut walk, query).await?;
+        let Page { rows, bytes, next } = page(&mut walk, query).await?;
         walk.settle();
         walk.ledger.returned = rows.len() as u64;
-        walk.ledger.bytes = rows.iter().map(|row| row.bytes() as u64).sum();
+        walk.ledger.bytes = bytes as u64;
         let meta = walk.verdict(query.partial)?;
         let next = next.map(|after| {
+            let fingerprint = query.fingerprint();
+            let binding = Binding { tenant: query.tenant, query: &fingerprint };
             let issued = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             let epoch = walk.topology().epoch();
             inner.keys.seal(&Cursor { epoch, issued, after, sources: Default::default() }, binding)
@@ -112,7 +115,7 @@ impl Router {
         let mut totals = Totals::new(query, sums)?;
         let template = inner.template(query, &scatter, call, BULK_BUDGET);
         let path = scatter.path;
-        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, path, call.deadline, false);
+        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, path, call.deadline, Then::GoOn);
         if query.ids.is_some() {
             // A question by ids reads the rows themselves; there are at most a thousand.
             walk.retarget_fields(Arc::clone(&names));
@@ -157,13 +160,13 @@ impl Router {
         let scatter = Scatter::of(&topology, query);
         permit(query, &scatter, &scatter.estimate(query, inner.options.budget), call.rights)?;
         let permit = inner.admit(scatter.path)?;
-        let fingerprint = query.fingerprint();
-        let after = inner.after(query, Binding { tenant: query.tenant, query: &fingerprint })?;
+        let after = inner.after(query)?;
         let template = inner.template(query, &scatter, call, BULK_BUDGET);
-        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, scatter.path, call.deadline, true);
+        let then = Then::GoOn;
+        let mut walk = Walk::new(Arc::clone(inner), topology, template, query, scatter.path, call.deadline, then);
         walk.open_all(&scatter, |target| read_op(query, target, after, EXPORT_ROWS)).await?;
         if !query.partial {
-            walk.verdict(false)?;
+            walk.check(false)?;
         }
         Ok(Export { walk, partial: query.partial, done: false, _permit: permit })
     }
@@ -195,7 +198,7 @@ impl Export {
             }
         }
         if !self.partial
-            && let Err(failure) = self.walk.verdict(false)
+            && let Err(failure) = self.walk.check(false)
         {
             self.done = true;
             return Err(failure);
@@ -225,18 +228,20 @@ impl Inner {
         Failure::new(Code::Overloaded, format!("{most} global queries are running already"))
     }
 
-    fn after(&self, query: &Query, binding: Binding<'_>) -> Result<Option<Position>, Failure> {
+    fn after(&self, query: &Query) -> Result<Option<Position>, Failure> {
         let Some(cursor) = &query.cursor else { return Ok(None) };
-        let opened = self.keys.open(cursor, binding);
+        let fingerprint = query.fingerprint();
+        let opened = self.keys.open(cursor, Binding { tenant: query.tenant, query: &fingerprint });
         opened.map(|cursor| Some(cursor.after)).map_err(|error| Failure::new(Code::CursorInvalid, error.to_string()))
     }
 
     pub(super) fn template(&self, query: &Query, scatter: &Scatter, call: &Call, budget: WorkBudget) -> Template {
+        let Names { store, fields, .. } = self.names.of(query);
         Template {
             request_id: Arc::clone(&call.request_id),
-            store: query.store.name().into(),
+            store,
             filter: query.filter.as_ref().map(|filter| filter.to_string().into()),
-            fields: query.field_names().into(),
+            fields,
             budget,
             // A scan of everything is no place for doing work twice.
             hedge: scatter.path != Path::C,
@@ -258,36 +263,60 @@ fn read_op(query: &Query, target: &Target, after: Option<Position>, limit: u32) 
     }
 }
 
+/// How many rows to ask each of `shards` for first when a page has `limit` of them. Rows are spread over the shards by a
+/// hash or a count, so a shard's part of the page is about its share, with the deviation of a binomial distribution; three
+/// of those more, and hardly a page needs a second question to a shard. Asking each for the whole page would read the
+/// page as often as there are shards.
+pub(crate) fn share(limit: u32, shards: usize) -> u32 {
+    if shards <= 1 {
+        return limit;
+    }
+    let mean = f64::from(limit) / shards as f64;
+    let enough = (mean + 3.0 * (mean * (1.0 - 1.0 / shards as f64)).sqrt()).ceil() as u32 + 1;
+    enough.min(limit)
+}
+
+struct Page {
+    rows: Vec<Row>,
+    bytes: usize,
+    /// Where the next page goes on.
+    next: Option<Position>,
+}
+
 /// Collects a page and looks one row further.
-async fn page(walk: &mut Walk, query: &Query) -> Result<(Vec<Row>, Option<Position>), Failure> {
+async fn page(walk: &mut Walk, query: &Query) -> Result<Page, Failure> {
     let limit = query.limit as usize;
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
     // By id, copies of a row are neighbours and the merge has kept the right one. By time they need not be.
-    let mut versions: HashMap<u64, metaroute_store::Version> = HashMap::new();
+    let mut versions: FxHashMap<u64, metaroute_store::Version> = FxHashMap::default();
     loop {
         let step = walk.next().await?;
         walk.check_size(bytes)?;
         match step {
             Step::Row(row) => {
-                if query.order.by == OrderBy::Time
-                    && let Some(have) = versions.get(&row.id)
-                {
-                    if *have >= row.version {
-                        continue;
+                if query.order.by == OrderBy::Time {
+                    match versions.get(&row.id) {
+                        Some(have) if *have >= row.version => continue,
+                        Some(_) => {
+                            rows.retain(|kept| kept.id != row.id);
+                            bytes = rows.iter().map(Row::bytes).sum();
+                        }
+                        None => {}
                     }
-                    rows.retain(|kept| kept.id != row.id);
                 }
                 if rows.len() == limit {
-                    let last = rows.last().map(|row| query.order.position(row.time, row.id));
-                    return Ok((rows, last));
+                    let next = rows.last().map(|row| query.order.position(row.time, row.id));
+                    return Ok(Page { rows, bytes, next });
+                }
+                if query.order.by == OrderBy::Time {
+                    versions.insert(row.id, row.version);
                 }
                 bytes += row.bytes();
-                versions.insert(row.id, row.version);
                 rows.push(row);
             }
-            Step::Stop(position) => return Ok((rows, Some(position))),
-            Step::End | Step::Need(_) => return Ok((rows, None)),
+            Step::Stop(position) => return Ok(Page { rows, bytes, next: Some(position) }),
+            Step::End | Step::Need(_) => return Ok(Page { rows, bytes, next: None }),
         }
     }
 }

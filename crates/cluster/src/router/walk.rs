@@ -37,6 +37,8 @@ struct Source {
     started: Instant,
     /// The last row it showed.
     last: Option<Position>,
+    /// How many it showed.
+    rows: usize,
     /// Whether it ended, in whatever way.
     done: bool,
 }
@@ -46,15 +48,23 @@ pub(super) struct Walk {
     inner: Arc<Inner>,
     template: Template,
     topology: Arc<Topology>,
-    store: String,
     order: Order,
     started: Instant,
     deadline: Instant,
-    /// Whether sources that stopped are asked to go on.
-    continuing: bool,
+    then: Then,
     merge: Merge,
     sources: Vec<Source>,
     pub(super) ledger: Ledger,
+}
+
+/// What becomes of a source that stopped before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// It is asked to go on.
+    GoOn,
+    /// When it has shown as many rows as it was asked for it is asked to go on, for up to as many as this; when it ran
+    /// out of work, so does the walk.
+    GoOnFor(u32),
 }
 
 /// Why a walk cannot go on at all.
@@ -76,12 +86,11 @@ impl Walk {
         query: &Query,
         path: Path,
         deadline: Instant,
-        continuing: bool,
+        then: Then,
     ) -> Walk {
         Walk {
             ledger: Ledger::new(path, topology.epoch()),
             merge: Merge::new(query.order),
-            store: query.store.name().to_owned(),
             order: query.order,
             started: now(),
             sources: Vec::new(),
@@ -89,7 +98,7 @@ impl Walk {
             template,
             topology,
             deadline,
-            continuing,
+            then,
         }
     }
 
@@ -112,6 +121,7 @@ impl Walk {
                     slots: target.slots.clone(),
                     epoch: target.epoch,
                     op,
+                    budget: self.template.budget,
                     avoid: Vec::new(),
                 }),
                 // Nothing of it is left to ask: the page before had it all.
@@ -201,7 +211,7 @@ impl Walk {
             // A source's number is its place in both lists.
             self.merge.add();
             let pick = Some(pick);
-            self.sources.push(Source { sub, answered, first, stream, pick, started, last: None, done: false });
+            self.sources.push(Source { sub, answered, first, stream, pick, started, last: None, rows: 0, done: false });
         }
         moved
     }
@@ -228,7 +238,8 @@ impl Walk {
                 other => other.clone(),
             };
             let shard = crate::protocol::ShardId { group, shard: Arc::clone(&moved.to) };
-            let fresh = Sub { shard, slots: moved.slots, epoch: moved.epoch, op, avoid: Vec::new() };
+            let budget = sub.budget;
+            let fresh = Sub { shard, slots: moved.slots, epoch: moved.epoch, op, budget, avoid: Vec::new() };
             // Slots that come from several shards and go to one are asked in one request, where the question is the
             // same; ids are not, so those stay apart.
             let apart = if matches!(fresh.op, ReadOp::Get { .. }) { number + 1 } else { 0 };
@@ -252,7 +263,7 @@ impl Walk {
     fn is_in(&self, group: &str, slots: &SlotSet, id: u64) -> bool {
         let Some((index, _)) = self.topology.group(group) else { return false };
         let spans = self.topology.spans_of(index);
-        spans.into_iter().any(|span| slots.contains(self.topology.slot(index, span, &self.store, id)))
+        spans.into_iter().any(|span| slots.contains(self.topology.slot(index, span, &self.template.store, id)))
     }
 
     /// The next step of the merged walk; never [`Step::Need`].
@@ -284,16 +295,25 @@ impl Walk {
                 if let Some(row) = rows.last() {
                     source.last = Some(self.order.position(row.time, row.id));
                 }
+                source.rows += rows.len();
                 self.merge.push(number, rows);
                 Ok(())
             }
             Some(Ok(ReadEvent::Trailer(trailer))) => {
-                let more = self.trailer(number, &trailer);
-                match more {
-                    Some(sub) if self.continuing => self.go_on(number, sub).await,
-                    Some(_) | None => {
-                        let stopped = trailer.next.map_or(End::Finished, End::StoppedAt);
-                        self.merge.end(number, if self.continuing { End::Finished } else { stopped });
+                let full = |limit| self.sources[number].rows >= limit as usize;
+                let is_full = self.sources[number].sub.limit().is_some_and(full);
+                match (self.trailer(number, &trailer), self.then) {
+                    (Some(sub), Then::GoOn) => self.go_on(number, sub).await,
+                    (Some(mut sub), Then::GoOnFor(rows)) if is_full && sub.budget.entries > trailer.examined => {
+                        sub.budget.entries -= trailer.examined;
+                        self.go_on(number, sub.limited(rows)).await
+                    }
+                    (_, Then::GoOn) => {
+                        self.merge.end(number, End::Finished);
+                        Ok(())
+                    }
+                    (_, Then::GoOnFor(_)) => {
+                        self.merge.end(number, trailer.next.map_or(End::Finished, End::StoppedAt));
                         Ok(())
                     }
                 }
@@ -492,10 +512,15 @@ impl Walk {
 
     /// The accounts at the end, or why there is no answer.
     pub(super) fn verdict(&self, partial: bool) -> Result<crate::completeness::Meta, Failure> {
-        let meta = self.meta();
+        self.check(partial).map(|()| self.meta())
+    }
+
+    /// Why there is no answer, as far as is known.
+    pub(super) fn check(&self, partial: bool) -> Result<(), Failure> {
         if self.ledger.is_complete() || (partial && self.ledger.has_answers()) {
-            return Ok(meta);
+            return Ok(());
         }
+        let meta = self.meta();
         let (code, what) = match self.ledger.worst() {
             Some(MissingReason::CoverageGap) => (Code::CoverageGap, "have no owner"),
             Some(MissingReason::TimedOut) => (Code::DeadlineExceeded, "were not answered in time"),

@@ -17,7 +17,7 @@ use metaroute_core::Outcome;
 use metaroute_store::{Schema, Value};
 use tokio::sync::MutexGuard;
 
-use super::walk::Walk;
+use super::walk::{Then, Walk};
 use super::{Call, HOPS_MAX, Inner, Router, WRITE_STRIPES, now};
 use crate::failure::{Code, Failure, PartialWrite};
 use crate::hash::mix64;
@@ -278,7 +278,7 @@ impl Inner {
             }
             let template = self.template(&query, &scatter, call, self.options.budget);
             let mut walk =
-                Walk::new(Arc::clone(self), Arc::clone(topology), template, &query, scatter.path, call.deadline, false);
+                Walk::new(Arc::clone(self), Arc::clone(topology), template, &query, scatter.path, call.deadline, Then::GoOn);
             walk.open_all(&scatter, |target| {
                 let ids = target.ids.clone().filter(|ids| !ids.is_empty())?;
                 Some(ReadOp::Get { ids, tenant: None, from: None, to: None, direction: Direction::Ascending })

@@ -1,0 +1,677 @@
+//! One suite, run identically against every back end that can register, on a real server.
+//!
+//! A back end describes itself as a [`Subject`] and calls [`run`]; every case gets a service name and addresses of its own, so
+//! that they do not disturb each other. All cases run before the verdict, which names every case that failed. Cases that
+//! break the server come last.
+//!
+//! With `METAROUTE_MEASURE=FILE` the time from a change to a subscriber is appended to that file, one JSON line per back end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use metaroute_core::instance::{Instance, MetaValue};
+use metaroute_core::resilience::backoff::Policy;
+use metaroute_registry::{ErrorKind, Options, Registration, Registry, RegistryUrl, State, Subscription, View};
+use test_support::Proxy;
+
+/// One back end on one real server.
+pub(crate) struct Subject {
+    /// For messages and measurements.
+    pub(crate) name: &'static str,
+    /// Where the server listens; cases that break the network put a proxy in front of it.
+    pub(crate) server: SocketAddr,
+    /// The registry's address when the server (or the proxy before it) listens there; with a short `ttl`.
+    pub(crate) url: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
+    /// Stops the server and starts it again on the same port, with whatever it keeps over a restart; returns when it
+    /// accepts connections.
+    pub(crate) restart: Box<dyn FnMut() + Send>,
+    /// An instance whose owner was killed is gone from a subscriber's view within this time.
+    pub(crate) gone_within: Duration,
+    /// A change is in a subscriber's view within this time. Generous: the machine may be busy.
+    pub(crate) seen_within: Duration,
+    /// Where back ends rightly differ.
+    pub(crate) traits: Traits,
+}
+
+/// Where back ends rightly differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traits {
+    /// Whether metadata is carried at all.
+    pub(crate) metadata: bool,
+    /// Whether the cluster of an instance is what it was registered with (where the service *is* the cluster it is not).
+    pub(crate) cluster: bool,
+    /// Whether a service nobody ever registered in is told from an empty one.
+    pub(crate) unknown_service: bool,
+    /// Whether an address that was registered again is a new incarnation.
+    pub(crate) incarnation: bool,
+    /// Whether services can be listed.
+    pub(crate) list: bool,
+    /// How many instances the cases about scale register: 1,000 unless the server cannot (say why where you set it).
+    pub(crate) scale: usize,
+}
+
+impl Default for Traits {
+    fn default() -> Self {
+        Self { metadata: true, cluster: true, unknown_service: false, incarnation: true, list: true, scale: 1000 }
+    }
+}
+
+/// Runs every case; panics with the names of those that failed.
+pub(crate) fn run(subject: Subject) {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let bench = Arc::new(Bench {
+        name: subject.name,
+        server: subject.server,
+        url: subject.url,
+        restart: Mutex::new(subject.restart),
+        gone_within: subject.gone_within,
+        seen_within: subject.seen_within,
+        traits: subject.traits,
+    });
+    let failed = runtime.block_on(async {
+        let mut cases = Cases { bench, failed: Vec::new() };
+        cases.run("register_see_update_deregister", register_see_update_deregister).await;
+        cases.run("weight_zero_survives", weight_zero_survives).await;
+        cases.run("unicode_metadata_survives", unicode_metadata_survives).await;
+        cases.run("metadata_at_the_limit_passes_and_over_it_is_refused", metadata_at_and_over_the_limit).await;
+        cases.run("a_subscriber_may_come_before_the_service", subscriber_before_the_service).await;
+        cases.run("an_empty_list_is_told_at_once", empty_list).await;
+        cases.run("two_subscribers_see_the_same", two_subscribers).await;
+        cases.run("a_slow_consumer_gets_the_latest", slow_consumer).await;
+        cases.run("an_address_registered_again_is_a_new_incarnation", new_incarnation).await;
+        cases.run("a_registration_deregistered_in_flight_ends_deregistered", deregistered_in_flight).await;
+        cases.run("services_are_listed", services_are_listed).await;
+        cases.run("changes_reach_subscribers_soon", propagation).await;
+        cases.run("a_thousand_instances", a_thousand_instances).await;
+        cases.run("fifty_services", fifty_services).await;
+        cases.run("a_killed_owner_is_gone", killed_owner).await;
+        cases.run("a_slow_network_is_no_loss", slow_network).await;
+        cases.run("a_cut_network_keeps_the_last_good_list", cut_network).await;
+        cases.run("a_half_open_connection_is_noticed", half_open).await;
+        cases.run("a_server_restart_loses_nothing", server_restart).await;
+        cases.failed
+    });
+    assert!(failed.is_empty(), "{}: {} failed", subject.name, failed.join(", "));
+}
+
+struct Bench {
+    name: &'static str,
+    server: SocketAddr,
+    url: Box<dyn Fn(SocketAddr) -> String + Send + Sync>,
+    restart: Mutex<Box<dyn FnMut() + Send>>,
+    gone_within: Duration,
+    seen_within: Duration,
+    traits: Traits,
+}
+
+struct Cases {
+    bench: Arc<Bench>,
+    failed: Vec<&'static str>,
+}
+
+/// No case may hang the suite.
+const CASE_TIMEOUT: Duration = Duration::from_secs(180);
+/// How long until a half-open connection is noticed at the latest, and everything has converged after healing.
+const NOTICED_WITHIN: Duration = Duration::from_secs(45);
+
+impl Cases {
+    async fn run<F: Future<Output = ()> + Send + 'static>(&mut self, name: &'static str, case: fn(Arc<Bench>) -> F) {
+        let started = Instant::now();
+        let mut task = tokio::spawn(case(Arc::clone(&self.bench)));
+        let verdict = match tokio::time::timeout(CASE_TIMEOUT, &mut task).await {
+            Ok(Ok(())) => "ok",
+            Ok(Err(_)) => "FAILED",
+            Err(_) => {
+                task.abort();
+                "HUNG"
+            }
+        };
+        println!("{} {name}: {verdict} ({:.1} s)", self.bench.name, started.elapsed().as_secs_f64());
+        if verdict != "ok" {
+            self.failed.push(name);
+        }
+    }
+}
+
+impl Bench {
+    /// A connection of its own, as another process would have.
+    fn connect(&self) -> Registry {
+        self.connect_at(self.server)
+    }
+
+    fn connect_at(&self, server: SocketAddr) -> Registry {
+        let url: RegistryUrl = (self.url)(server).parse().expect("the subject's address");
+        let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
+        #[allow(clippy::needless_update, reason = "options may grow")]
+        let options = Options { policy, ..Options::default() };
+        Registry::connect_with(&url, options).expect("this build has the back end")
+    }
+
+    /// Waits for a view, or panics with the last one.
+    async fn see(&self, subscription: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+        self.see_within(self.seen_within, subscription, what, wanted).await
+    }
+
+    async fn see_within(
+        &self,
+        time: Duration,
+        subscription: &mut Subscription,
+        what: &str,
+        wanted: impl Fn(&View) -> bool,
+    ) -> View {
+        match tokio::time::timeout(time, subscription.wait_for(|view| wanted(view))).await {
+            Ok(view) => view.expect("the registry is open"),
+            Err(_) => panic!("{}: not seen within {time:?}: {what}; last: {:?}", self.name, subscription.current()),
+        }
+    }
+
+    async fn registered(&self, registration: &mut Registration) {
+        match tokio::time::timeout(self.seen_within, registration.registered()).await {
+            Ok(taken) => taken.expect("the registry takes it"),
+            Err(_) => panic!("{}: not registered within {:?}: {:?}", self.name, self.seen_within, registration.state()),
+        }
+    }
+
+    /// Kills nothing, withdraws everything.
+    async fn end(&self, registries: impl IntoIterator<Item = Registry>) {
+        for registry in registries {
+            assert!(registry.shutdown(Duration::from_secs(20)).await, "{}: shutdown took too long", self.name);
+        }
+    }
+}
+
+fn instance(host: u8, port: u16) -> Instance {
+    Instance::new(format!("10.11.12.{host}:{port}").parse().expect("an address"))
+}
+
+fn addresses(view: &View) -> Vec<String> {
+    let mut list: Vec<String> =
+        view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect();
+    list.sort();
+    list
+}
+
+fn fresh_with(count: usize) -> impl Fn(&View) -> bool {
+    move |view| view.state == State::Fresh && view.snapshot.as_ref().is_some_and(|s| s.instances.len() == count)
+}
+
+/// Nothing is there: the list is empty, or the registry no longer knows the service.
+fn nothing(view: &View) -> bool {
+    view.state == State::UnknownService || fresh_with(0)(view)
+}
+
+fn only(view: &View) -> &Instance {
+    match view.snapshot.as_ref().map(|snapshot| &*snapshot.instances) {
+        Some([one]) => one,
+        other => panic!("expected one instance, found {other:?}"),
+    }
+}
+
+/// The metadata as text, without what locality adds.
+fn texts(instance: &Instance) -> BTreeMap<String, String> {
+    instance.metadata.iter().map(|(key, value)| (key.to_string(), value.to_text().into())).collect()
+}
+
+async fn register_see_update_deregister(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut orders = reader.subscribe("conf-basic");
+    let mut first = instance(1, 8080).with_weight(3.0).with_cluster("blue");
+    let traits = bench.traits;
+    if traits.metadata {
+        first = first.with_meta("version", "2.3.1").with_meta("env", "prod").with_zone("z1");
+    }
+    let mut registration = writer.register("conf-basic", first.clone()).expect("valid");
+    bench.registered(&mut registration).await;
+    let view = bench.see(&mut orders, "one instance", fresh_with(1)).await;
+    let seen = only(&view).clone();
+    assert_eq!(seen.address, first.address);
+    assert!(seen.healthy && seen.enabled, "{seen:?}");
+    if traits.cluster {
+        assert_eq!(seen.cluster, first.cluster);
+    }
+    if traits.metadata {
+        assert_eq!(seen.weight, 3.0, "the weight is carried");
+        let read = texts(&seen);
+        assert_eq!(read.get("version").map(String::as_str), Some("2.3.1"));
+        assert_eq!(read.get("env").map(String::as_str), Some("prod"));
+        assert_eq!(&*seen.locality.zone, "z1");
+        assert!(read.keys().all(|key| !key.starts_with("metaroute-")), "no key of ours is left in it: {read:?}");
+        let changed = first.clone().with_meta("version", "2.4.0").with_weight(5.0);
+        registration.update(changed).expect("valid");
+        let view = bench
+            .see(&mut orders, "the new version", |view| {
+                fresh_with(1)(view) && texts(only(view)).get("version").is_some_and(|v| v == "2.4.0")
+            })
+            .await;
+        assert_eq!(only(&view).weight, 5.0);
+        assert_eq!(only(&view).id, seen.id, "an update keeps the id");
+        let mut without = first.clone();
+        without.metadata.remove("env");
+        registration.update(without).expect("valid");
+        bench
+            .see(&mut orders, "a removed key is gone", |view| {
+                fresh_with(1)(view) && !texts(only(view)).contains_key("env")
+            })
+            .await;
+    }
+    let looked = reader.instances("conf-basic").await.expect("the registry answers").expect("the service is known");
+    assert_eq!(looked.0.instances.len(), 1);
+    registration.deregister().await;
+    bench.see(&mut orders, "nothing after deregistration", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+async fn weight_zero_survives(bench: Arc<Bench>) {
+    if !bench.traits.metadata {
+        return;
+    }
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-weight");
+    for weight in [0.0, 0.25, 10_000.0] {
+        let mut registration = writer.register("conf-weight", instance(2, 80).with_weight(weight)).expect("valid");
+        bench.registered(&mut registration).await;
+        bench
+            .see(&mut seen, &format!("weight {weight}"), |view| fresh_with(1)(view) && only(view).weight == weight)
+            .await;
+        registration.deregister().await;
+        bench.see(&mut seen, "gone", nothing).await;
+    }
+    let off = {
+        let mut off = instance(2, 81);
+        off.enabled = false;
+        off
+    };
+    let registration = writer.register("conf-weight", off).expect("valid");
+    bench.see(&mut seen, "switched off", |view| fresh_with(1)(view) && !only(view).enabled).await;
+    registration.deregister().await;
+    bench.end([writer, reader]).await;
+}
+
+async fn unicode_metadata_survives(bench: Arc<Bench>) {
+    if !bench.traits.metadata {
+        return;
+    }
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-unicode");
+    let value = "Zürich 東京 🚀 a=b&c;d,e|f%20+\"\\ '<>";
+    let registration = writer.register("conf-unicode", instance(3, 80).with_meta("place", value)).expect("valid");
+    let view = bench.see(&mut seen, "one", fresh_with(1)).await;
+    assert_eq!(only(&view).metadata.get("place"), Some(&MetaValue::from(value)));
+    registration.deregister().await;
+    bench.end([writer, reader]).await;
+}
+
+async fn metadata_at_and_over_the_limit(bench: Arc<Bench>) {
+    if !bench.traits.metadata {
+        return;
+    }
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let limits = writer.limits();
+    let mut seen = reader.subscribe("conf-limit");
+    // The longest value that fits, next to a key of one letter.
+    let longest = [limits.value_bytes, limits.total_chars.map(|total| total - 1)].into_iter().flatten().min();
+    let longest = longest.unwrap_or(metaroute_core::instance::METADATA_VALUE_MAX);
+    let at = instance(4, 80).with_meta("k", "v".repeat(longest));
+    let mut registration = writer.register("conf-limit", at).expect("at the limit is allowed");
+    bench.registered(&mut registration).await;
+    let view = bench.see(&mut seen, "the longest value", fresh_with(1)).await;
+    assert_eq!(texts(only(&view)).get("k").map(String::len), Some(longest), "nothing was cut");
+    registration.deregister().await;
+    let over = instance(4, 80).with_meta("k", "v".repeat(longest + 1));
+    let error = writer.register("conf-limit", over).expect_err("over the limit");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let message = error.to_string();
+    assert!(message.contains(&longest.to_string()) || message.contains(&(longest + 1).to_string()), "{message}");
+    if let Some(keys) = limits.keys {
+        let many = (0..=keys).fold(instance(4, 81), |i, n| i.with_meta(&format!("k{n}"), "v"));
+        let message = writer.register("conf-limit", many).expect_err("too many keys").to_string();
+        assert!(message.contains(&keys.to_string()), "{message}");
+    }
+    bench.end([writer, reader]).await;
+}
+
+async fn subscriber_before_the_service(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-later");
+    let view = bench.see(&mut seen, "an answer", |view| view.state != State::Unresolved).await;
+    if bench.traits.unknown_service {
+        assert_eq!(view.state, State::UnknownService);
+        assert_eq!(reader.instances("conf-later").await.expect("an answer"), None);
+    } else {
+        assert!(nothing(&view), "{view:?}");
+    }
+    let registration = writer.register("conf-later", instance(5, 80)).expect("valid");
+    bench.see(&mut seen, "the service that came", fresh_with(1)).await;
+    registration.deregister().await;
+    bench.end([writer, reader]).await;
+}
+
+async fn empty_list(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-empty");
+    let one = writer.register("conf-empty", instance(6, 80)).expect("valid");
+    let two = writer.register("conf-empty", instance(6, 81)).expect("valid");
+    bench.see(&mut seen, "two", fresh_with(2)).await;
+    one.deregister().await;
+    let view = bench.see(&mut seen, "one left", fresh_with(1)).await;
+    assert_eq!(addresses(&view), ["10.11.12.6:81"]);
+    two.deregister().await;
+    bench.see(&mut seen, "none left", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+async fn two_subscribers(bench: Arc<Bench>) {
+    let (writer, reader, other) = (bench.connect(), bench.connect(), bench.connect());
+    let mut a = reader.subscribe("conf-two");
+    let mut b = other.subscribe("conf-two");
+    let mut same = reader.subscribe("conf-two");
+    let first = writer.register("conf-two", instance(7, 80)).expect("valid");
+    for seen in [&mut a, &mut b, &mut same] {
+        bench.see(seen, "one", fresh_with(1)).await;
+    }
+    let second = other.register("conf-two", instance(7, 81)).expect("valid");
+    for seen in [&mut a, &mut b, &mut same] {
+        let view = bench.see(seen, "two", fresh_with(2)).await;
+        assert_eq!(addresses(&view), ["10.11.12.7:80", "10.11.12.7:81"]);
+    }
+    first.deregister().await;
+    second.deregister().await;
+    for seen in [&mut a, &mut b, &mut same] {
+        bench.see(seen, "none", nothing).await;
+    }
+    bench.end([writer, reader, other]).await;
+}
+
+async fn slow_consumer(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-slow");
+    let registration = writer.register("conf-slow", instance(8, 80)).expect("valid");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    if bench.traits.metadata {
+        for round in 0..20 {
+            registration.update(instance(8, 80).with_meta("round", round.to_string())).expect("valid");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        // Nobody read meanwhile; the latest is what comes.
+        bench
+            .see(&mut seen, "the last round", |view| {
+                fresh_with(1)(view) && texts(only(view)).get("round").is_some_and(|round| round == "19")
+            })
+            .await;
+    }
+    registration.deregister().await;
+    bench.end([writer, reader]).await;
+}
+
+async fn new_incarnation(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-again");
+    let first = writer.register("conf-again", instance(9, 80)).expect("valid");
+    let old = only(&bench.see(&mut seen, "the first life", fresh_with(1)).await).clone();
+    first.deregister().await;
+    bench.see(&mut seen, "none", nothing).await;
+    let other = bench.connect();
+    let second = other.register("conf-again", instance(9, 80)).expect("valid");
+    let new = only(&bench.see(&mut seen, "the second life", fresh_with(1)).await).clone();
+    assert_eq!(old.id, new.id);
+    if bench.traits.incarnation {
+        assert_ne!(old.incarnation, new.incarnation, "a new life is a new incarnation");
+    }
+    second.deregister().await;
+    bench.end([writer, reader, other]).await;
+}
+
+async fn deregistered_in_flight(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-flight");
+    // One that stays tells when the reader has seen everything before it.
+    for round in 0..5 {
+        let registration = writer.register("conf-flight", instance(10, 80)).expect("valid");
+        tokio::time::sleep(Duration::from_millis(round * 3)).await;
+        registration.deregister().await;
+    }
+    let last = writer.register("conf-flight", instance(10, 81)).expect("valid");
+    bench.see(&mut seen, "only the last", |view| fresh_with(1)(view) && addresses(view) == ["10.11.12.10:81"]).await;
+    last.deregister().await;
+    bench.see(&mut seen, "none", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+async fn services_are_listed(bench: Arc<Bench>) {
+    let registry = bench.connect();
+    if !bench.traits.list {
+        let error = registry.services().await.expect_err("it cannot list");
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        return;
+    }
+    let mut a = registry.register("conf-list-a", instance(11, 80)).expect("valid");
+    let mut b = registry.register("conf-list-b", instance(11, 81)).expect("valid");
+    bench.registered(&mut a).await;
+    bench.registered(&mut b).await;
+    let started = Instant::now();
+    loop {
+        let services = registry.services().await.expect("it lists");
+        assert!(services.is_sorted(), "{services:?}");
+        if ["conf-list-a", "conf-list-b"].iter().all(|name| services.iter().any(|service| **service == **name)) {
+            break;
+        }
+        assert!(started.elapsed() < bench.seen_within, "{services:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    a.deregister().await;
+    b.deregister().await;
+    bench.end([registry]).await;
+}
+
+async fn propagation(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-time");
+    let keep = writer.register("conf-time", instance(12, 80)).expect("valid");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    let rounds = 20;
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let started = Instant::now();
+        let registration = writer.register("conf-time", instance(12, 81)).expect("valid");
+        bench.see(&mut seen, "two", fresh_with(2)).await;
+        times.push(started.elapsed());
+        registration.deregister().await;
+        bench.see(&mut seen, "one again", fresh_with(1)).await;
+    }
+    times.sort();
+    let (p50, p99) = (times[rounds / 2], times[rounds - 1]);
+    println!("{} from change to subscriber: p50 {p50:?}, worst of {rounds} {p99:?}", bench.name);
+    if let Some(file) = std::env::var_os("METAROUTE_MEASURE") {
+        let line = format!(
+            "{{\"registry\":\"{}\",\"rounds\":{rounds},\"p50_ms\":{:.1},\"worst_ms\":{:.1}}}\n",
+            bench.name,
+            p50.as_secs_f64() * 1e3,
+            p99.as_secs_f64() * 1e3
+        );
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
+        file.write_all(line.as_bytes()).expect("written");
+    }
+    keep.deregister().await;
+    bench.end([writer, reader]).await;
+}
+
+async fn a_thousand_instances(bench: Arc<Bench>) {
+    let count = bench.traits.scale;
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-thousand");
+    let registrations: Vec<_> = (0..count)
+        .map(|n| {
+            let mut instance = instance((n / 250) as u8, 1000 + (n % 250) as u16);
+            if bench.traits.metadata {
+                instance = instance.with_meta("number", n.to_string());
+            }
+            writer.register("conf-thousand", instance).expect("valid")
+        })
+        .collect();
+    let view = bench.see_within(Duration::from_secs(120), &mut seen, "all of them", fresh_with(count)).await;
+    let mut list = addresses(&view);
+    list.dedup();
+    assert_eq!(list.len(), count, "no address twice");
+    drop(registrations);
+    bench.end([writer]).await;
+    bench.see_within(Duration::from_secs(60), &mut seen, "none", nothing).await;
+    bench.end([reader]).await;
+}
+
+async fn fifty_services(bench: Arc<Bench>) {
+    let each = (bench.traits.scale / 50).max(1);
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let names: Vec<String> = (0..50).map(|n| format!("conf-many-{n}")).collect();
+    let mut subscriptions: Vec<_> = names.iter().map(|name| reader.subscribe(name)).collect();
+    let registrations: Vec<_> = (0..50 * each)
+        .map(|n| writer.register(&names[n % 50], instance((n % 50) as u8, 2000 + (n / 50) as u16)).expect("valid"))
+        .collect();
+    for seen in &mut subscriptions {
+        bench.see_within(Duration::from_secs(120), seen, "all of the service", fresh_with(each)).await;
+    }
+    drop(registrations);
+    bench.end([writer]).await;
+    for seen in &mut subscriptions {
+        bench.see_within(Duration::from_secs(60), seen, "none", nothing).await;
+    }
+    bench.end([reader]).await;
+}
+
+/// A process that keeps an instance registered; killed when dropped.
+struct Owner(Child);
+
+impl Owner {
+    fn start(bench: &Bench, service: &str, instance: &Instance) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_registrant"))
+            .args([&(bench.url)(bench.server), service, &instance.address.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the registrant starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert_eq!(line, "registered\n");
+        Self(child)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn killed_owner(bench: Arc<Bench>) {
+    let reader = bench.connect();
+    let mut seen = reader.subscribe("conf-kill");
+    let starting = Arc::clone(&bench);
+    let owner = tokio::task::spawn_blocking(move || Owner::start(&starting, "conf-kill", &instance(13, 80)));
+    let owner = owner.await.expect("the owner starts");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    // Longer than the lease: it lives because its owner does.
+    tokio::time::sleep(bench.gone_within.min(Duration::from_secs(10))).await;
+    assert!(fresh_with(1)(&seen.current()), "a living owner keeps it: {:?}", seen.current());
+    let killed = Instant::now();
+    drop(owner);
+    let gone = |view: &View| {
+        nothing(view) || view.snapshot.as_ref().is_some_and(|s| s.instances.iter().all(|instance| !instance.healthy))
+    };
+    bench.see_within(bench.gone_within, &mut seen, "gone, or no longer healthy", gone).await;
+    println!("{} a killed owner's instance was gone after {:.1?}", bench.name, killed.elapsed());
+    bench.end([reader]).await;
+}
+
+async fn slow_network(bench: Arc<Bench>) {
+    let proxy = Proxy::start(bench.server);
+    let (writer, reader) = (bench.connect_at(proxy.address()), bench.connect_at(proxy.address()));
+    proxy.delay(Duration::from_millis(150));
+    let mut seen = reader.subscribe("conf-delay");
+    let registration = writer.register("conf-delay", instance(14, 80)).expect("valid");
+    bench.see_within(NOTICED_WITHIN, &mut seen, "one", fresh_with(1)).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(fresh_with(1)(&seen.current()), "{:?}", seen.current());
+    registration.deregister().await;
+    bench.see_within(NOTICED_WITHIN, &mut seen, "none", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+/// Breaks the reader's network, changes the world meanwhile, mends it.
+async fn broken_network(bench: &Bench, service: &str, host: u8, broken: impl Fn(&Proxy)) {
+    let proxy = Proxy::start(bench.server);
+    let (writer, reader) = (bench.connect(), bench.connect_at(proxy.address()));
+    let mut seen = reader.subscribe(service);
+    let first = writer.register(service, instance(host, 80)).expect("valid");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    broken(&proxy);
+    let view =
+        bench.see_within(NOTICED_WITHIN, &mut seen, "the loss is told", |view| view.state == State::Unreachable).await;
+    assert_eq!(addresses(&view), [format!("10.11.12.{host}:80")], "the last good list stays");
+    assert!(view.error.is_some(), "and why is said");
+    let mut second = writer.register(service, instance(host, 81)).expect("valid");
+    bench.registered(&mut second).await;
+    proxy.heal();
+    bench.see_within(NOTICED_WITHIN, &mut seen, "two after healing", fresh_with(2)).await;
+    first.deregister().await;
+    second.deregister().await;
+    bench.see(&mut seen, "none", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+async fn cut_network(bench: Arc<Bench>) {
+    broken_network(&bench, "conf-cut", 15, Proxy::cut).await;
+    // The owner's side: it comes back by itself, however long the registry was away.
+    let proxy = Proxy::start(bench.server);
+    let (writer, reader) = (bench.connect_at(proxy.address()), bench.connect());
+    let mut seen = reader.subscribe("conf-cut-owner");
+    let registration = writer.register("conf-cut-owner", instance(16, 80)).expect("valid");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    proxy.cut();
+    let gone = |view: &View| {
+        nothing(view) || view.snapshot.as_ref().is_some_and(|s| s.instances.iter().all(|instance| !instance.healthy))
+    };
+    bench.see_within(bench.gone_within, &mut seen, "the lease ran out", gone).await;
+    proxy.heal();
+    let back = |view: &View| fresh_with(1)(view) && only(view).healthy;
+    bench.see_within(NOTICED_WITHIN, &mut seen, "registered again", back).await;
+    registration.deregister().await;
+    bench.see(&mut seen, "none", nothing).await;
+    bench.end([writer, reader]).await;
+}
+
+async fn half_open(bench: Arc<Bench>) {
+    broken_network(&bench, "conf-half", 17, Proxy::hold).await;
+}
+
+async fn server_restart(bench: Arc<Bench>) {
+    let (writer, reader) = (bench.connect(), bench.connect());
+    let mut seen = reader.subscribe("conf-restart");
+    let first = writer.register("conf-restart", instance(18, 80)).expect("valid");
+    let second = writer.register("conf-restart", instance(18, 81)).expect("valid");
+    bench.see(&mut seen, "two", fresh_with(2)).await;
+    let restarting = Arc::clone(&bench);
+    tokio::task::spawn_blocking(move || {
+        let mut restart = restarting.restart.lock().expect("only this case restarts");
+        restart();
+    })
+    .await
+    .expect("the server restarts");
+    // Whatever the server forgot, both are there again, and stay.
+    let both = |view: &View| fresh_with(2)(view);
+    bench.see_within(NOTICED_WITHIN + bench.gone_within, &mut seen, "both again", both).await;
+    tokio::time::sleep(bench.gone_within.min(Duration::from_secs(10))).await;
+    bench.see_within(NOTICED_WITHIN, &mut seen, "both still", both).await;
+    let third = writer.register("conf-restart", instance(18, 82)).expect("valid");
+    bench.see_within(NOTICED_WITHIN, &mut seen, "three", fresh_with(3)).await;
+    for registration in [first, second, third] {
+        registration.deregister().await;
+    }
+    bench.see_within(NOTICED_WITHIN, &mut seen, "none", nothing).await;
+    bench.end([writer, reader]).await;
+}

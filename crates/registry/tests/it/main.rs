@@ -1,0 +1,5 @@
+//! Every back end against its real server.
+#![allow(clippy::print_stdout, reason = "times and verdicts of cases, for people")]
+
+#[allow(dead_code, reason = "a build without network back ends runs none of it")]
+mod conformance;

@@ -10,8 +10,12 @@
 mod backend;
 #[allow(dead_code, reason = "a build without network back ends carries nothing")]
 mod carrier;
+#[cfg(feature = "consul")]
+mod consul;
 pub mod document;
 pub mod driver;
+#[cfg(feature = "etcd")]
+mod etcd;
 pub mod file;
 pub mod fleet;
 #[cfg(feature = "http")]
@@ -19,6 +23,10 @@ pub mod fleet;
 mod http;
 pub mod memory;
 pub mod registry;
+#[cfg(feature = "seata")]
+mod seata;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod seata_layout;
 #[cfg(feature = "tls")]
 #[allow(dead_code, reason = "not every back end speaks TLS")]
 mod tls;
@@ -29,5 +37,7 @@ pub use driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Snapshot}
 pub use file::{FileDriver, FileOptions};
 pub use fleet::Fleet;
 pub use memory::Memory;
-pub use registry::{ConnectError, Options, Registration, RegistrationState, Registry, State, Subscription, View};
+pub use registry::{
+    ConnectError, Drained, Options, Registration, RegistrationState, Registry, State, Subscription, View,
+};
 pub use url::{RegistryUrl, Scheme};

@@ -1,7 +1,7 @@
 //! What all kinds of registries share: registrations that stay alive, subscriptions that never end, and one way to say
 //! how far a list can be trusted.
 //!
-//! A [`Registry`] owns every task it starts. Registrations are a desired state: each has a task that applies it, renews
+//! A [`Registry`] owns every task it starts. Registrations are a desired state: each id has a task that applies it, renews
 //! it, applies it again after every loss, and withdraws it at the end, one step after the other, so a registration and
 //! the deregistration that follows it cannot overtake each other. Subscriptions to one service share a task and hand out
 //! the latest state, not a queue: a slow reader misses intermediate states and nothing piles up.
@@ -32,6 +32,7 @@ use metaroute_core::instance::{Instance, InstanceId};
 use metaroute_core::resilience::backoff::Policy;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Limits, Seen, SeenState, Snapshot};
 use crate::url::{RegistryUrl, Scheme};
@@ -39,7 +40,7 @@ use crate::url::{RegistryUrl, Scheme};
 mod registration;
 mod subscription;
 
-pub use registration::{Registration, RegistrationState};
+pub use registration::{Drained, Registration, RegistrationState};
 pub use subscription::{Closed, State, Subscription, View};
 
 /// How a registry waits between attempts.
@@ -73,7 +74,12 @@ struct Shared {
 struct Tasks {
     closed: bool,
     watches: HashMap<Box<str>, Watch>,
-    registrations: Vec<JoinHandle<()>>,
+    registrations: HashMap<(Box<str>, InstanceId), Registered>,
+}
+
+struct Registered {
+    kept: registration::Kept,
+    task: JoinHandle<()>,
 }
 
 struct Watch {
@@ -199,7 +205,8 @@ impl Registry {
         subscription
     }
 
-    /// Registers an instance and keeps it registered until the answer is told otherwise or dropped.
+    /// Registers an instance and keeps it registered until the answer is told otherwise or dropped. Call it when the
+    /// instance can serve: from then on others send it requests. An id that is registered already is taken over.
     ///
     /// # Errors
     /// At once when the registry is read-only or closed, or the instance is beyond what it accepts; nothing was sent
@@ -210,15 +217,26 @@ impl Registry {
         if tasks.closed {
             return Err(DriverError::new(ErrorKind::Unsupported, "this registry was shut down"));
         }
-        let (registration, keeper) = registration::start(
-            service,
-            instance,
-            Arc::clone(&self.shared.driver),
-            self.shared.options.policy,
-            self.shared.stop.subscribe(),
-        );
-        tasks.registrations.retain(|task| !task.is_finished());
-        tasks.registrations.push(tokio::spawn(keeper));
+        let key = (Box::from(service), instance.id.clone());
+        if let Some(known) = tasks.registrations.get(&key) {
+            return Ok(known.kept.take_over(&self.shared, service, instance));
+        }
+        let span = tracing::info_span!("registration", service, id = %instance.id);
+        let (registration, kept, keeper) =
+            registration::start(&self.shared, service, instance, self.shared.stop.subscribe());
+        let (shared, ours) = (Arc::downgrade(&self.shared), key.clone());
+        let unwanted = move || {
+            // Somebody may register the id again just as it was withdrawn: whoever holds the lock decides.
+            let Some(shared) = shared.upgrade() else { return true };
+            let mut tasks = shared.tasks();
+            let unwanted = tasks.registrations.get(&ours).is_none_or(|known| known.kept.is_unwanted());
+            if unwanted {
+                tasks.registrations.remove(&ours);
+            }
+            unwanted
+        };
+        let task = tokio::spawn(keeper.run(unwanted).instrument(span));
+        tasks.registrations.insert(key, Registered { kept, task });
         Ok(registration)
     }
 
@@ -279,7 +297,10 @@ impl Registry {
         };
         self.shared.stop.send_replace(true);
         let mut in_time = true;
-        for mut task in registrations.into_iter().chain(watches.into_values().map(|watch| watch.task)) {
+        // The registrations' last wishes stay known until their tasks have ended.
+        let registrations = registrations.into_values().map(|known| (known.task, Some(known.kept)));
+        let watches = watches.into_values().map(|watch| (watch.task, None));
+        for (mut task, _kept) in registrations.chain(watches) {
             if tokio::time::timeout_at(end, &mut task).await.is_err() {
                 task.abort();
                 in_time = false;

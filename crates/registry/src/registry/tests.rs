@@ -101,6 +101,7 @@ async fn shutdown_withdraws_ends_subscriptions_and_refuses_more() {
 /// A driver that answers from scripts, one per call.
 #[derive(Default)]
 struct Scripted {
+    weight: bool,
     log: Mutex<Vec<String>>,
     apply: Mutex<VecDeque<Result<Lease, DriverError>>>,
     renew: Mutex<VecDeque<Result<Renewal, DriverError>>>,
@@ -120,7 +121,7 @@ impl Scripted {
 
 impl Driver for Arc<Scripted> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { register: true, ..Capabilities::default() }
+        Capabilities { register: true, weight: self.weight, ..Capabilities::default() }
     }
 
     fn limits(&self) -> Limits {
@@ -191,15 +192,147 @@ async fn a_registration_is_retried_renewed_and_applied_again_after_a_loss() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_registration_waits_for_another_wish() {
     let driver = Arc::new(Scripted::default());
-    driver.apply.lock().unwrap().push_back(Err(DriverError::new(ErrorKind::Denied, "no permission")));
+    driver.apply.lock().unwrap().push_back(Err(DriverError::new(ErrorKind::Invalid, "no such group")));
     let registry = Registry::new(Arc::clone(&driver));
     let mut registration = registry.register("s", instance("a")).unwrap();
-    assert_eq!(registration.registered().await.unwrap_err().to_string(), "no permission");
+    assert_eq!(registration.registered().await.unwrap_err().to_string(), "no such group");
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(driver.log(), ["apply 1"]);
     registration.update(instance("a").with_weight(2.0)).unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(matches!(registration.state(), RegistrationState::Registered));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_allowed_is_tried_again_now_and_then() {
+    let driver = Arc::new(Scripted::default());
+    let denied = || Err(DriverError::new(ErrorKind::Denied, "token expired"));
+    driver.apply.lock().unwrap().extend([denied(), denied(), denied()]);
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    assert_eq!(registration.registered().await.unwrap_err().to_string(), "token expired");
+    tokio::time::sleep(Policy::default().wait_max() + Duration::from_secs(1)).await;
+    assert_eq!(driver.log(), ["apply 1", "apply 1"]);
+    tokio::time::sleep(Policy::default().wait_max() * 2).await;
+    assert!(matches!(registration.state(), RegistrationState::Registered));
+}
+
+#[tokio::test(start_paused = true)]
+async fn updates_during_an_outage_make_no_further_attempts() {
+    let driver = Arc::new(Scripted::default());
+    driver.apply.lock().unwrap().extend((0..1000).map(|_| Err(down())));
+    let registry = Registry::new(Arc::clone(&driver));
+    let registration = registry.register("s", instance("a")).unwrap();
+    for i in 0..3600 {
+        registration.update(instance("a").with_weight(f64::from(i))).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let attempts = driver.log().len();
+    assert!((40..130).contains(&attempts), "{attempts}");
+    // Nothing wanted is worth looking at before the wait is over.
+    driver.withdraw.lock().unwrap().push_back(Ok(()));
+    let before = tokio::time::Instant::now();
+    registration.deregister().await;
+    assert!(before.elapsed() < Duration::from_millis(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_registered_again_is_taken_over_from_its_earlier_handle() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    let mut first = registry.register("s", instance("a").with_weight(1.0)).unwrap();
+    first.registered().await.unwrap();
+    let mut second = registry.register("s", instance("a").with_weight(2.0)).unwrap();
+    assert!(matches!(first.state(), RegistrationState::Ended));
+    second.registered().await.unwrap();
+    first.update(instance("a").with_weight(9.0)).unwrap();
+    first.deregister().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(memory.instances("s").unwrap()[0].weight, 2.0);
+    second.deregister().await;
+    assert_eq!(memory.instances("s").unwrap(), []);
+    assert!(registry.shared.tasks().registrations.is_empty(), "the keeper ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_announces_waits_until_it_is_seen_and_deregisters_in_that_order() {
+    let memory = Memory::new();
+    let registry = Registry::new(memory.clone());
+    let mut registration = registry.register("s", instance("a").with_weight(5.0)).unwrap();
+    registration.registered().await.unwrap();
+    let mut seen = registry.subscribe("s");
+    let watcher = tokio::spawn(async move {
+        let mut weights = Vec::new();
+        loop {
+            let view = seen.changed().await.unwrap();
+            let list = view.snapshot.unwrap().instances.clone();
+            weights.push(list.first().map(|instance| instance.weight));
+            if list.is_empty() {
+                return weights;
+            }
+        }
+    });
+    let drained = registration.drain(Duration::from_secs(5)).await;
+    assert_eq!(drained, Drained { announced: true, deregistered: true });
+    assert_eq!(watcher.await.unwrap(), [Some(5.0), Some(0.0), None]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn draining_keeps_its_deadline_whatever_the_registry_does() {
+    let driver = Arc::new(Scripted { weight: true, ..Scripted::default() });
+    driver.withdraw.lock().unwrap().extend((0..1000).map(|_| Err(down())));
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a").with_weight(5.0)).unwrap();
+    registration.registered().await.unwrap();
+    let before = tokio::time::Instant::now();
+    // Its watch never answers.
+    let drained = registration.drain(Duration::from_secs(9)).await;
+    assert_eq!(drained, Drained { announced: false, deregistered: false });
+    assert_eq!(before.elapsed(), Duration::from_secs(9));
+    assert_eq!(driver.log()[..4], ["apply 5", "watch -", "apply 0", "withdraw"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_weight_is_carried_draining_deregisters_at_once() {
+    let driver = Arc::new(Scripted::default());
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    registration.registered().await.unwrap();
+    let drained = registration.drain(Duration::from_secs(9)).await;
+    assert_eq!(drained, Drained { announced: false, deregistered: true });
+    assert_eq!(driver.log(), ["apply 1", "withdraw"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_never_answers_is_given_up() {
+    /// Hangs in its first `apply`.
+    struct Hanging(Mutex<u32>);
+    impl Driver for Arc<Hanging> {
+        fn capabilities(&self) -> Capabilities {
+            Capabilities { register: true, ..Capabilities::default() }
+        }
+        fn apply<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Lease> {
+            let mut calls = self.0.lock().unwrap();
+            *calls += 1;
+            let hangs = *calls == 1;
+            Box::pin(async move { if hangs { std::future::pending().await } else { Ok(Lease::default()) } })
+        }
+        fn renew<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Renewal> {
+            Box::pin(async { Ok(Renewal::Kept) })
+        }
+        fn withdraw<'a>(&'a self, _: &'a str, _: &'a InstanceId) -> Answer<'a, ()> {
+            Box::pin(async { Ok(()) })
+        }
+        fn list(&self) -> Answer<'_, Vec<Box<str>>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+        fn watch<'a>(&'a self, _: &'a str, _: Option<&'a Cursor>) -> Answer<'a, Seen> {
+            Box::pin(std::future::pending())
+        }
+    }
+    let registry = Registry::new(Arc::new(Hanging(Mutex::new(0))));
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    tokio::time::timeout(Duration::from_secs(40), registration.registered()).await.unwrap().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,12 +401,13 @@ async fn a_dead_registry_costs_few_attempts() {
     assert!((40..130).contains(&attempts), "{attempts}");
 }
 
+#[cfg(not(feature = "kubernetes"))]
 #[test]
 fn other_kinds_are_named_when_they_are_not_built_in() {
-    let url: RegistryUrl = "nacos://127.0.0.1:8848".parse().unwrap();
+    let url: RegistryUrl = "k8s://".parse().unwrap();
     assert_eq!(
         Registry::connect(&url).unwrap_err().to_string(),
-        "registries of kind `nacos` are not part of this build"
+        "registries of kind `k8s` are not part of this build"
     );
 }
 

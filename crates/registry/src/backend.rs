@@ -16,6 +16,15 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
     Ok(match url.scheme() {
         Scheme::File => Arc::new(FileDriver::new(url.path(), FileOptions::default())),
         Scheme::Memory => Arc::new(Memory::new()),
+        #[cfg(feature = "consul")]
+        Scheme::Consul => Arc::new(crate::consul::Consul::new(url)?),
+        #[cfg(feature = "seata")]
+        Scheme::NamingServer => Arc::new(crate::seata::NamingServer::new(url)?),
+        #[cfg(feature = "seata")]
+        Scheme::SeataRaft => Arc::new(crate::seata::Raft::new(url)?),
+        #[cfg(feature = "etcd")]
+        Scheme::Etcd => Arc::new(crate::etcd::Etcd::new(url)?),
+        #[allow(unreachable_patterns, reason = "a build with every back end")]
         other => return Err(ConnectError::NotBuiltIn(other)),
     })
 }

@@ -116,3 +116,17 @@ pub(crate) fn unreachable(server: &str, error: reqwest::Error) -> DriverError {
     let what = if error.is_timeout() { "did not answer in time" } else { "cannot be reached" };
     DriverError::new(ErrorKind::Unreachable, format!("{server} {what}")).because(error.without_url())
 }
+
+/// A text as one segment of a path: everything but letters, digits, `-`, `_`, `.` and `~` percent-encoded.
+pub(crate) fn segment(text: &str) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            // Writing to a `String` cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}

@@ -19,8 +19,10 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod consul;
 pub mod dialogue;
 pub mod etcd;
+pub mod envoy;
 pub mod java;
 pub mod mariadb;
 mod missing;

@@ -3,3 +3,5 @@
 
 #[allow(dead_code, reason = "a build without network back ends runs none of it")]
 mod conformance;
+#[cfg(feature = "consul")]
+mod consul;

@@ -1,0 +1,359 @@
+//! Consul against a real agent (1.14.11).
+
+use std::time::Duration;
+
+use metaroute_core::instance::{Instance, InstanceId, MetaValue};
+use metaroute_core::resilience::backoff::Policy;
+use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use serde_json::{Value, json};
+use test_support::consul::{Consul, MANAGEMENT_TOKEN};
+use test_support::require;
+
+use crate::conformance::{self, Subject, Traits};
+
+/// Short, so that tests are; long enough for a thousand beats in a third of it on a busy machine.
+const TTL: &str = "6s";
+const SEEN: Duration = Duration::from_secs(30);
+
+#[test]
+fn conformance() {
+    let mut consul = require!(Consul::start());
+    let server = ([127, 0, 0, 1], consul.port()).into();
+    conformance::run(Subject {
+        name: "consul",
+        server,
+        url: Box::new(|server| format!("consul://{server}?ttl={TTL}")),
+        restart: Box::new(move || {
+            consul.server().stop();
+            consul.server().start_again().expect("it starts again");
+        }),
+        gone_within: Duration::from_secs(15),
+        seen_within: SEEN,
+        traits: Traits { unknown_service: true, ..Traits::default() },
+    });
+}
+
+/// The agent's HTTP interface, as curl would use it.
+struct Agent(u16);
+
+impl Agent {
+    fn of(consul: &Consul) -> Self {
+        Self(consul.port())
+    }
+
+    async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> Value {
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let url = format!("http://127.0.0.1:{}{path}", self.0);
+        let request = client.request(method, url).header("X-Consul-Token", MANAGEMENT_TOKEN);
+        let request = if body.is_null() { request } else { request.json(&body) };
+        let response = request.send().await.expect("the agent answers");
+        let status = response.status();
+        let text = response.text().await.expect("a body");
+        assert!(status.is_success(), "{path}: {status} {text}");
+        serde_json::from_str(&text).unwrap_or(Value::Null)
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        self.call(reqwest::Method::GET, path, Value::Null).await
+    }
+
+    async fn put(&self, path: &str, body: Value) {
+        self.call(reqwest::Method::PUT, path, body).await;
+    }
+
+    fn registry(&self, parameters: &str) -> Registry {
+        let url: RegistryUrl = format!("consul://127.0.0.1:{}?ttl={TTL}{parameters}", self.0).parse().expect("valid");
+        let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
+        #[allow(clippy::needless_update, reason = "options may grow")]
+        Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
+    }
+}
+
+fn instance(address: &str) -> Instance {
+    Instance::new(address.parse().expect("an address"))
+}
+
+async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+    let mut seen = registry.subscribe(service);
+    match tokio::time::timeout(SEEN, seen.wait_for(|view| wanted(view))).await {
+        Ok(view) => view.expect("the registry is open"),
+        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
+    }
+}
+
+fn only(view: &View) -> Option<&Instance> {
+    match view.snapshot.as_ref().map(|snapshot| &*snapshot.instances) {
+        Some([one]) => Some(one),
+        _ => None,
+    }
+}
+
+#[tokio::test]
+async fn what_is_registered_is_what_others_read() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("&tags=blue,grp%3Dx");
+    let mut fixed = instance("10.0.0.1:8080").with_weight(3.0).with_zone("zone1").with_meta("version", "2.0");
+    fixed.cluster = "c1".into();
+    let mut registration = registry.register("web", fixed).expect("valid");
+    registration.registered().await.expect("taken");
+    let entries = agent.get("/v1/health/service/web?passing").await;
+    let entry = &entries[0];
+    assert_eq!(entry["Service"]["ID"], "web-10.0.0.1:8080");
+    assert_eq!(entry["Service"]["Address"], "10.0.0.1");
+    assert_eq!(entry["Service"]["Port"], 8080);
+    assert_eq!(entry["Service"]["Tags"], json!(["blue", "grp=x"]));
+    assert_eq!(entry["Service"]["Weights"], json!({ "Passing": 3, "Warning": 1 }));
+    assert_eq!(entry["Service"]["Meta"], json!({ "version": "2.0", "zone": "zone1", "metaroute-cluster": "c1" }));
+    let checks = entry["Checks"].as_array().expect("a list");
+    let ours: Vec<&Value> = checks.iter().filter(|check| check["ServiceID"] == "web-10.0.0.1:8080").collect();
+    assert_eq!(ours.len(), 1);
+    assert_eq!((&ours[0]["CheckID"], &ours[0]["Type"]), (&json!("service:web-10.0.0.1:8080"), &json!("ttl")));
+    registration.deregister().await;
+    assert_eq!(agent.get("/v1/agent/services").await, json!({}));
+}
+
+/// A registration without this parameter leaves the checks of an earlier one behind.
+#[tokio::test]
+async fn old_checks_of_a_registration_are_replaced() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let foreign = json!({
+        "ID": "web-10.0.0.1:80", "Name": "web", "Address": "10.0.0.1", "Port": 80,
+        "Checks": [{ "CheckID": "old", "TTL": "10m" }],
+    });
+    agent.put("/v1/agent/service/register", foreign).await;
+    let registry = agent.registry("");
+    let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let view = see(&registry, "web", "healthy", |view| only(view).is_some_and(|one| one.healthy)).await;
+    assert_eq!(only(&view).expect("one").id.as_str(), "10.0.0.1:80");
+    assert!(agent.get("/v1/agent/checks").await.get("old").is_none());
+    registry.shutdown(SEEN).await;
+}
+
+/// Others' entries: health as the worst check, maintenance, node address, no Meta, an id of their own.
+#[tokio::test]
+async fn what_others_register_is_read() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    let body = json!({
+        "ID": "web-1", "Name": "web", "Port": 80, "Tags": ["a", "b", "a"], "Weights": { "Passing": 10, "Warning": 2 },
+        "Check": { "TTL": "10m", "Status": "passing" },
+    });
+    agent.put("/v1/agent/service/register", body).await;
+    let view = see(&registry, "web", "passing", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let one = only(&view).expect("one");
+    assert_eq!((one.id.as_str(), &*one.address.to_string(), one.weight), ("web-1", "127.0.0.1:80", 10.0));
+    assert_eq!(one.metadata.get("tags"), Some(&MetaValue::List(["a", "b", "a"].map(Into::into).into())));
+    agent.put("/v1/agent/check/warn/service:web-1", Value::Null).await;
+    see(&registry, "web", "a warning", |view| only(view).is_some_and(|one| one.healthy && one.weight == 2.0)).await;
+    agent.put("/v1/agent/check/fail/service:web-1", Value::Null).await;
+    see(&registry, "web", "critical is listed as unhealthy", |view| only(view).is_some_and(|one| !one.healthy)).await;
+    agent.put("/v1/agent/check/pass/service:web-1", Value::Null).await;
+    agent.put("/v1/agent/service/maintenance/web-1?enable=true", Value::Null).await;
+    see(&registry, "web", "maintenance switches off", |view| {
+        only(view).is_some_and(|one| !one.healthy && !one.enabled)
+    })
+    .await;
+    agent.put("/v1/agent/service/maintenance/web-1?enable=false", Value::Null).await;
+    see(&registry, "web", "on again", |view| only(view).is_some_and(|one| one.healthy && one.enabled)).await;
+    // An entry without a port is no place to connect to; it is counted, and the other one stays.
+    agent.put("/v1/agent/service/register", json!({ "ID": "web-2", "Name": "web" })).await;
+    let view = see(&registry, "web", "a bad entry", |view| {
+        view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 1)
+    })
+    .await;
+    assert_eq!(only(&view).expect("one").id.as_str(), "web-1");
+    registry.shutdown(SEEN).await;
+}
+
+/// The last instance of a watched service goes: that is an empty list, which may be doubted, not an unknown service.
+#[tokio::test]
+async fn a_watched_service_without_instances_is_empty_and_a_new_one_unknown() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    see(&registry, "web", "unknown", |view| view.state == State::UnknownService).await;
+    let mut seen = registry.subscribe("web");
+    let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let one = |view: &View| only(view).is_some();
+    tokio::time::timeout(SEEN, seen.wait_for(one)).await.expect("in time").expect("open");
+    registration.deregister().await;
+    let empty = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
+    let view = tokio::time::timeout(SEEN, seen.wait_for(empty)).await.expect("in time").expect("open");
+    assert_eq!(view.state, State::Fresh);
+    assert_eq!(registry.instances("web").await.expect("an answer"), None);
+    registry.shutdown(SEEN).await;
+}
+
+/// Beats are answered with 404 by an agent that lost its state; nothing is registered twice.
+#[tokio::test]
+async fn a_registration_taken_away_by_somebody_else_comes_back() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    agent.put("/v1/agent/service/deregister/web-10.0.0.1:80", Value::Null).await;
+    see(&registry, "web", "it is back", |view| only(view).is_some_and(|one| one.healthy)).await;
+    registry.shutdown(SEEN).await;
+}
+
+/// `[]` has three meanings under access control: nothing there, a token that may not see it (said in a header), and no
+/// token at all (said nowhere but in the default policy).
+#[tokio::test]
+async fn an_empty_list_because_of_access_control_is_an_error() {
+    let consul = require!(Consul::start_with_acl());
+    let agent = Agent::of(&consul);
+    let anonymous = agent.registry("");
+    let error = anonymous.instances("web").await.expect_err("nothing is shown");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("without a token"), "{error}");
+    assert_eq!(anonymous.services().await.expect_err("nothing is shown").kind(), ErrorKind::Denied);
+
+    let policy = json!({ "Name": "half", "Rules": "service_prefix \"\" { policy = \"write\" }" });
+    agent.put("/v1/acl/policy", policy).await;
+    let half = "5e7f1c3a-0000-4000-8000-000000000002";
+    agent.put("/v1/acl/token", json!({ "SecretID": half, "Policies": [{ "Name": "half" }] })).await;
+    let whole = agent.registry(&format!("&token={MANAGEMENT_TOKEN}"));
+    let mut registration = whole.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    see(&whole, "web", "one", |view| only(view).is_some()).await;
+    let half = agent.registry(&format!("&token={half}"));
+    let error = half.instances("web").await.expect_err("the node is hidden");
+    assert!(error.to_string().contains("node:read"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    // With a token that sees everything, empty is empty.
+    assert_eq!(whole.instances("nobody").await.expect("an answer"), None);
+
+    let expired = agent.registry("&token=5e7f1c3a-0000-4000-8000-00000000dead");
+    let error = expired.instances("web").await.expect_err("no such token");
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(!error.to_string().contains("00000000dead"), "{error}");
+    let mut refused = anonymous.register("web", instance("10.0.0.2:80")).expect("valid");
+    assert_eq!(refused.registered().await.expect_err("refused").kind(), ErrorKind::Denied);
+    for registry in [anonymous, half, expired, whole] {
+        registry.shutdown(SEEN).await;
+    }
+}
+
+/// Ids and names that need escaping in paths.
+#[tokio::test]
+async fn odd_names_and_ids_survive() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    for (service, id) in
+        [("or.ders/v1", "a/b"), ("größe", "東京 1"), ("x", "a?b#c&d"), ("y", "50%41"), ("z", "fd00::1")]
+    {
+        let mut registration = registry.register(service, instance("[fd00::1]:80").with_id(id)).expect("valid");
+        registration.registered().await.expect("taken");
+        let view = see(&registry, service, "one", |view| only(view).is_some()).await;
+        assert_eq!(only(&view).expect("one").id.as_str(), id);
+        // Longer than the time to live: its beats find it.
+        registration.deregister().await;
+        assert_eq!(registry.instances(service).await.expect("an answer"), None, "{service} {id}");
+    }
+    registry.shutdown(SEEN).await;
+}
+
+/// Seata's own clients ask for passing instances with the tag `services`.
+#[tokio::test]
+async fn seata_layout_shows_only_seatas_servers() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("&layout=seata");
+    agent.put("/v1/agent/service/register", json!({ "Name": "default", "ID": "other", "Port": 1 })).await;
+    agent.put("/v1/agent/service/register", json!({ "Name": "unrelated", "Port": 1 })).await;
+    // As Seata 2.6.0 writes it, with a check that is not passing yet.
+    let seata = json!({
+        "ID": "default-10.0.0.2:8091", "Name": "default", "Tags": ["services"], "Address": "10.0.0.2", "Port": 8091,
+        "Check": { "TCP": "127.0.0.1:1", "Interval": "10s", "Timeout": "1s", "DeregisterCriticalServiceAfter": "20s" },
+    });
+    agent.put("/v1/agent/service/register", seata).await;
+    let mut registration =
+        registry.register("default", instance("10.0.0.1:8091").with_meta("vGroup", "{}")).expect("valid");
+    registration.registered().await.expect("taken");
+    let view = see(&registry, "default", "two", |view| {
+        view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.len() == 2)
+    })
+    .await;
+    let mut found: Vec<_> = view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).collect();
+    found.sort_by_key(|one| one.id.clone());
+    assert_eq!((found[0].id.as_str(), found[0].healthy, &*found[0].cluster), ("10.0.0.1:8091", true, "default"));
+    assert_eq!((found[1].id.as_str(), found[1].healthy), ("10.0.0.2:8091", false));
+    assert_eq!(registry.services().await.expect("a list"), [Box::from("default")]);
+    let theirs = agent.get("/v1/health/service/default?passing&tag=services").await;
+    assert_eq!(theirs.as_array().map(Vec::len), Some(1));
+    assert_eq!(theirs[0]["Service"]["ID"], "default-10.0.0.1:8091");
+    registry.shutdown(SEEN).await;
+}
+
+/// Somebody else's instance: changed in place without touching its check, and taken away by its own id.
+#[tokio::test]
+async fn instances_of_others_can_be_amended_and_removed() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    let body = json!({
+        "ID": "web-1", "Name": "web", "Address": "10.0.0.1", "Port": 80,
+        "Check": { "TTL": "10m", "Status": "passing" },
+    });
+    agent.put("/v1/agent/service/register", body).await;
+    let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+    let changed = only(&view).expect("one").clone().with_weight(0.0).with_meta("canary", "yes");
+    registry.amend("web", &changed).await.expect("it is there");
+    see(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && one.healthy)).await;
+    let entry = agent.get("/v1/health/service/web").await;
+    assert_eq!(entry.as_array().map(Vec::len), Some(1));
+    assert_eq!(entry[0]["Service"]["ID"], "web-1");
+    assert_eq!(entry[0]["Service"]["Meta"], json!({ "canary": "yes", "metaroute-weight": "0" }));
+    assert!(entry[0]["Checks"].as_array().is_some_and(|checks| checks.iter().any(|check| check["Type"] == "ttl")));
+    let error = registry.amend("web", &changed.with_id("web-9")).await.expect_err("not there");
+    assert!(error.to_string().contains("`web-9`"), "{error}");
+    registry.remove("web", &InstanceId::from("web-1")).await.expect("gone");
+    assert_eq!(agent.get("/v1/agent/services").await, json!({}));
+    registry.remove("web", &InstanceId::from("web-1")).await.expect("still gone");
+    registry.shutdown(SEEN).await;
+}
+
+/// The agent cuts the 201st connection of one client with 429.
+#[tokio::test]
+async fn more_watches_than_an_agent_takes_connections_all_see_changes() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    let mut all: Vec<_> = (0..230).map(|n| registry.subscribe(&format!("many-{n}"))).collect();
+    for seen in &mut all {
+        let view = tokio::time::timeout(SEEN, seen.changed()).await.expect("in time").expect("open");
+        assert_eq!(view.state, State::UnknownService, "{view:?}");
+    }
+    let mut registration = registry.register("many-229", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let seen = all.last_mut().expect("there are many");
+    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    for seen in &all {
+        assert_ne!(seen.current().state, State::Unreachable, "{:?}", seen.current());
+    }
+    assert!(registry.shutdown(SEEN).await);
+}
+
+/// An agent registers in its own datacenter, whatever the query says.
+#[tokio::test]
+async fn registering_in_another_datacenter_is_refused() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let own = agent.registry("&dc=dc1");
+    let mut registration = own.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("its own");
+    let other = agent.registry("&dc=dc2");
+    let mut registration = other.register("web", instance("10.0.0.1:80")).expect("valid");
+    let error = registration.registered().await.expect_err("another");
+    assert!(error.to_string().contains("`dc1` only"), "{error}");
+    for registry in [own, other] {
+        registry.shutdown(SEEN).await;
+    }
+}

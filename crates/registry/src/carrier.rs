@@ -22,11 +22,11 @@ use serde_json::{Map, Value};
 /// The prefix of every key that only we write.
 pub(crate) const RESERVED: &str = "metaroute-";
 
-const ID: &str = "metaroute-id";
+pub(crate) const ID: &str = "metaroute-id";
 const WEIGHT: &str = "metaroute-weight";
 const ENABLED: &str = "metaroute-enabled";
 const CLUSTER: &str = "metaroute-cluster";
-const INCARNATION: &str = "metaroute-incarnation";
+pub(crate) const INCARNATION: &str = "metaroute-incarnation";
 const SUBZONE: &str = "metaroute-subzone";
 
 /// What a registry has a place of its own for; the rest goes into the map.

@@ -39,10 +39,10 @@
 //! **Lossy.** Kinds of metadata values (everything becomes text) and `healthy=false` on registering: that is a critical check, so
 //! Consul forgets the instance after `deregister-after` and it is registered anew.
 //!
-//! **Watching** is one blocking query per service: at most two in quick succession, then five a second; an index that went back
+//! **Watching** is one blocking query per service: at most ten in quick succession, then ten a second; an index that went back
 //! starts over. Consul has no empty services: one that nobody registered in is unknown, one that a watcher has seen and whose
 //! last instance went is empty. A list that is empty because a token (or the lack of one) hides everything is an error, not
-//! an empty list. An agent accepts 200 connections from one address; beyond 150 watches they take turns.
+//! an empty list. An agent accepts 200 connections from one address; beyond 100 watches they take turns of a second.
 //!
 //! Proven against Consul 1.14.11 (the last under the MPL) and Spring Cloud Consul; namespaces and partitions are unproven.
 
@@ -58,6 +58,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
+use crate::carrier;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState,
 };
@@ -70,17 +71,18 @@ mod entry;
 
 /// The tag that Seata's clients filter by.
 const SEATA_TAG: &str = "services";
-/// Watches that block at the same time: below the 200 connections that an agent accepts from one address.
-const BLOCKING_MAX: usize = 150;
+/// Watches that block at the same time. With the other calls, idle connections and those that just end it must stay below
+/// the 200 connections that an agent accepts from one address.
+const BLOCKING_MAX: usize = 100;
 /// Other calls at the same time.
-const CALLS_MAX: usize = 32;
+const CALLS_MAX: usize = 24;
 /// How long a query blocks while more than [`BLOCKING_MAX`] take turns.
 const CROWDED_WAIT: Duration = Duration::from_secs(1);
 /// Beyond the announced wait (and the sixteenth that Consul adds) an answer is overdue.
 const WAIT_SLACK: Duration = Duration::from_secs(3);
 /// Blocking queries of one service: so many at once, then one in this time.
-const BURST: f64 = 2.0;
-const REFILL: Duration = Duration::from_millis(200);
+const BURST: f64 = 10.0;
+const REFILL: Duration = Duration::from_millis(100);
 /// Services whose pace is remembered before idle ones are forgotten.
 const PACES_KEPT: usize = 4096;
 
@@ -324,9 +326,12 @@ impl Consul {
         let mut body = self.registration(service, instance)?;
         for id in [Self::service_id(service, &instance.id), instance.id.as_str().to_owned()] {
             let Some(entry) = self.local(service, &id).await? else { continue };
-            if entry["Meta"]["metaroute-id"].is_null() && id == instance.id.as_str() {
-                // Their entry has an id of its own, which is what the reserved key would say.
-                body["Meta"].as_object_mut().map(|meta| meta.remove("metaroute-id"));
+            // What the entry says by itself (an id of its own, Consul's index as incarnation) stays so.
+            for made in [carrier::ID, carrier::INCARNATION] {
+                let theirs = made != carrier::ID || id == instance.id.as_str();
+                if theirs && entry["Meta"][made].is_null() {
+                    body["Meta"].as_object_mut().map(|meta| meta.remove(made));
+                }
             }
             body["ID"] = id.into();
             for kept in ["EnableTagOverride", "TaggedAddresses"] {
@@ -529,7 +534,7 @@ impl Driver for Consul {
             key_bytes: Some(128),
             value_bytes: Some(512),
             keys: Some(64),
-            reserved_prefixes: &["consul-", crate::carrier::RESERVED],
+            reserved_prefixes: &["consul-", carrier::RESERVED],
             ..Limits::default()
         }
     }

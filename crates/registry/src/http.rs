@@ -16,6 +16,8 @@ use crate::url::RegistryUrl;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Idle connections kept per server; some servers count the connections of one client.
+const IDLE_MAX: usize = 32;
 /// How long an ordinary call may take; long polls say their own.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,6 +44,7 @@ impl Http {
             .collect();
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_MAX)
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .tls_backend_preconfigured(tls.config()?)

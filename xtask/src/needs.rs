@@ -50,6 +50,19 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| python::bring(site, "schemathesis"),
     },
     Need {
+        name: "chromium",
+        purpose: "a real browser for the console",
+        check: || program("chromium").map(drop),
+        // Without a font its pages have boxes for letters.
+        bring: |site| debian::bring(site, &["chromium", "fonts-liberation", "fonts-dejavu-core"]),
+    },
+    Need {
+        name: "envoy",
+        purpose: "the proxy whose metadata subsets ours are compared with",
+        check: || test_support::envoy::binary().map(drop),
+        bring: |site| python::bring(site, "envoy"),
+    },
+    Need {
         name: "ribbon",
         purpose: "the original Nacos rule, in Java",
         check: || java::class("ribbon", "").map(drop),

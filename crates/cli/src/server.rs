@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use metaroute_server::config::{ROUTER_YAML, RouterConfig, SHARD_YAML, ShardConfig};
+use metaroute_server::console;
 use metaroute_server::role::{RouterRole, ShardRole};
 use serde_json::json;
 
@@ -102,7 +103,7 @@ async fn shard(config: ShardConfig, out: &mut Out) -> Outcome {
 
 async fn router(config: RouterConfig, out: &mut Out) -> Outcome {
     let mut signals = source::Signals::take_over()?;
-    let role = RouterRole::start(config, None).await.map_err(|error| role_failure(&error))?;
+    let role = RouterRole::start(config, Some(console::routes())).await.map_err(|error| role_failure(&error))?;
     ready(out, &format!("http://{}", role.address()))?;
     signals.next().await;
     tracing::info!("draining");

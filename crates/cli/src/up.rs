@@ -20,6 +20,7 @@ use clap::Args;
 use metaroute::Connection;
 use metaroute_registry::document::Format as FileFormat;
 use metaroute_registry::{Fleet, Memory, Registry, RegistryUrl};
+use metaroute_server::serve_http;
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -89,8 +90,7 @@ impl Up {
         let address =
             listener.local_addr().map_err(|error| Failure::new(Status::Bug, "internal", error.to_string()))?;
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let serving = serve(listener, Arc::clone(&hub), stopped);
-        let serving = tokio::spawn(serving);
+        let serving = tokio::spawn(serve_http(listener, api::router(Arc::clone(&hub)), stopped));
         match out.format {
             Format::Text => out.line(format!("ready http://{address}"))?,
             Format::Json | Format::Ndjson => out.json(&json!({ "ready": format!("http://{address}") }))?,
@@ -116,17 +116,6 @@ impl Up {
         data.shutdown(DRAIN_WITHIN).await;
         hub.shutdown(Duration::from_secs(1)).await;
         Ok(Status::Done)
-    }
-}
-
-async fn serve(listener: TcpListener, hub: Arc<Hub>, mut stop: tokio::sync::watch::Receiver<bool>) {
-    let stopped = async move {
-        // An error means that the sender is gone, which is a stop too.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    let served = axum::serve(listener, api::router(hub)).with_graceful_shutdown(stopped).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "http server ended");
     }
 }
 
@@ -164,6 +153,7 @@ fn try_next(address: &SocketAddr, instances: Option<&PathBuf>, fleet: &Fleet) ->
          curl -s http://{address}/v1/file_metadata/rows -d '{{\"rows\": [{{\"file_id\": 1, \"user_id\": 7, \"path\": \"/a\"}}]}}'\n  \
          curl -s http://{address}/v1/file_metadata/query -d '{{\"user_id\": 7}}'\n  \
          curl -s http://{address}/metrics\n\
+         a browser shows it all at http://{address}/console/\n\
          Ctrl-C drains and ends it",
         paint(STRONG, "try next:")
     )

@@ -11,15 +11,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, middleware};
 use metaroute_registry::State as RegistryState;
+use metaroute_server::api::observe;
 use serde::Serialize;
 use serde_json::Value;
-use tower_http::catch_panic::CatchPanicLayer;
 use utoipa::{OpenApi, ToSchema};
 
 use super::body::Decision;
 use super::hub::{Decider, Hub};
+use super::metrics;
 use super::problem::Problem;
-use super::{metrics, observe};
 use crate::wire::{ExplanationView, InstanceView, PickView, StageView, rule_name};
 
 /// Largest body; a rules file of this size has thousands of rules.
@@ -82,6 +82,7 @@ pub(crate) fn document() -> utoipa::openapi::OpenApi {
 /// Everything that is served.
 pub(crate) fn router(hub: Arc<Hub>) -> Router {
     let rows = metaroute_server::api::routes(Arc::clone(&hub.rows));
+    let http = hub.rows.metrics().http().clone();
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -91,12 +92,13 @@ pub(crate) fn router(hub: Arc<Hub>) -> Router {
         .route("/v1/services/{service}/instances", get(instances))
         .route("/v1/services/{service}/pick", post(pick))
         .route("/v1/services/{service}/explain", post(explain))
+        .with_state(hub)
+        .merge(metaroute_server::console::routes())
         .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(DefaultBodyLimit::max(BODY_MAX))
-        .layer(CatchPanicLayer::custom(|_| Problem::internal().into_response()))
-        .layer(middleware::from_fn_with_state(Arc::clone(&hub), observe::observe))
-        .with_state(hub)
+        .layer(middleware::from_fn_with_state(http, observe))
+        // These bring their request ids, completion lines, counters and panic guard along.
         .merge(rows)
 }
 

@@ -1,7 +1,9 @@
 //! The real binary, run as a person or a script runs it.
 
+mod browser;
 mod cases;
 mod command_line;
+mod console;
 mod expr;
 mod fleet;
 mod import;

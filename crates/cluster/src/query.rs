@@ -47,6 +47,9 @@ pub enum Path {
 }
 
 impl Path {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Path; 6] = [Path::A, Path::AB, Path::B, Path::BP, Path::CI, Path::C];
+
     /// The stable name.
     pub fn name(self) -> &'static str {
         match self {

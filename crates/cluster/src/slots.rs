@@ -257,7 +257,6 @@ impl SlotSet {
     fn items(&self, stride: u32) -> usize {
         self.iter().filter(|&slot| slot < stride || !self.contains(slot - stride)).count()
     }
-
 }
 
 fn trim(words: &mut Vec<u64>) {

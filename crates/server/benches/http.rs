@@ -5,6 +5,9 @@
 //! share the cores, as they do for the hop.
 //!
 //! `cargo bench -p metaroute-server --bench http -- [ROWS] [SECONDS]`
+//!
+//! With `calls`, the API is called without sockets from one thread, SECONDS thousand times: what remains is our own work,
+//! to be looked at with a profiler (`valgrind --tool=callgrind --toggle-collect='*answer_calls*'`).
 
 #![allow(clippy::print_stdout, reason = "the result")]
 
@@ -12,8 +15,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::routing::post;
-use metaroute_server::role::{Standalone, serve_http};
-use metaroute_server::{LocalOptions, ServiceOptions, WantedShape, api};
+use metaroute_server::role::Standalone;
+use metaroute_server::{LocalOptions, ServiceOptions, WantedShape, api, serve_http};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -28,7 +31,69 @@ fn main() {
     let rows = numbers.first().copied().unwrap_or(2_000_000);
     let seconds = numbers.get(1).copied().unwrap_or(10);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(run(rows, Duration::from_secs(seconds)));
+    if std::env::args().any(|arg| arg == "calls") {
+        runtime.block_on(calls(rows, seconds * 1_000));
+    } else {
+        runtime.block_on(run(rows, Duration::from_secs(seconds)));
+    }
+}
+
+/// Processor time of this process so far, all threads.
+fn cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let own = stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
+    Duration::from_nanos(own)
+}
+
+/// Calls the API on this thread.
+async fn calls(rows: u64, calls: u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shape = WantedShape { groups: Some(2), shards: Some(2) };
+    let options = LocalOptions { shape, ..LocalOptions::new(folder.path()) };
+    let standalone = Standalone::open(options, ServiceOptions::default()).await.expect("opens");
+    standalone.local().opened().await.expect("all shards open");
+    load_rows(&standalone, rows).await;
+    let api = api::standalone(standalone.service().clone(), None);
+    for (name, path, limit, calls) in [("A", "query", None, calls), ("B", "query", Some(100), calls / 20)] {
+        let before = cpu();
+        answer_calls(&api, path, rows, limit, calls).await;
+        let took = cpu() - before;
+        println!("path {name}: {:.2} µs of processor time a call", took.as_secs_f64() * 1e6 / calls as f64);
+    }
+    standalone.shutdown(Duration::from_secs(10)).await;
+}
+
+#[inline(never)]
+async fn answer_calls(api: &axum::Router, path: &str, rows: u64, limit: Option<u64>, calls: u64) {
+    use tower::ServiceExt;
+    for n in 0..calls {
+        let request = axum::http::Request::post(format!("/v1/file_metadata/{path}"))
+            .body(axum::body::Body::from(question(n, rows, limit)))
+            .expect("legal");
+        let answer = api.clone().oneshot(request).await.expect("infallible");
+        assert!(answer.status().is_success());
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.expect("whole");
+        std::hint::black_box(body);
+    }
+}
+
+fn question(n: u64, rows: u64, limit: Option<u64>) -> String {
+    let id = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % rows;
+    match limit {
+        None => json!({"user_id": id / ROWS_PER_TENANT, "file_id": id}),
+        Some(limit) => json!({"user_id": id / ROWS_PER_TENANT, "limit": limit}),
+    }
+    .to_string()
+}
+
+async fn load_rows(standalone: &Standalone, rows: u64) {
+    let router = standalone.service().router();
+    let store = standalone.service().store("file_metadata").expect("built in");
+    for from in (0..rows).step_by(5_000) {
+        let batch = (from..(from + 5_000).min(rows)).map(row).collect();
+        let call = metaroute_server::cluster::router::Call::within(Duration::from_secs(60));
+        router.write(store, batch, &call).await.expect("written");
+    }
 }
 
 async fn run(rows: u64, time: Duration) {
@@ -47,13 +112,7 @@ async fn run(rows: u64, time: Duration) {
     let ours = serve(api::standalone(standalone.service().clone(), None)).await;
 
     let begun = Instant::now();
-    let router = standalone.service().router();
-    let store = standalone.service().store("file_metadata").expect("built in");
-    for from in (0..rows).step_by(5_000) {
-        let batch = (from..(from + 5_000).min(rows)).map(row).collect();
-        let call = metaroute_server::cluster::router::Call::within(Duration::from_secs(60));
-        router.write(store, batch, &call).await.expect("written");
-    }
+    load_rows(&standalone, rows).await;
     let loaded = begun.elapsed();
     println!(
         "{rows} rows through the router in {:.1} s, {:.0} a second",
@@ -62,14 +121,7 @@ async fn run(rows: u64, time: Duration) {
     );
 
     for (name, limit) in [("A", None), ("B, 100 rows", Some(100))] {
-        let request = move |n: u64| {
-            let id = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % rows;
-            match limit {
-                None => json!({"user_id": id / ROWS_PER_TENANT, "file_id": id}),
-                Some(limit) => json!({"user_id": id / ROWS_PER_TENANT, "limit": limit}),
-            }
-            .to_string()
-        };
+        let request = move |n: u64| question(n, rows, limit);
         let sample = once(ours, "/v1/file_metadata/query", &request(7)).await;
         let constant = axum::body::Bytes::from(sample);
         let bytes = constant.len();

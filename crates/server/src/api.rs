@@ -21,22 +21,22 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::middleware;
-use axum::routing::{get, post};
+use axum::routing::{MethodFilter, get};
 use bytes::BytesMut;
 use futures_util::StreamExt;
 use metaroute_cluster::Meta;
 use metaroute_cluster::router::Call;
 use metaroute_cluster::scatter::Rights;
-use metaroute_store::Schema;
 
 use crate::metrics;
 use crate::service::Service;
-use observe::RequestId;
+use observe::{Endpoints, Route};
 use problem::Problem;
 
+pub use observe::observe;
 pub use openapi::{data_paths, data_schemas, document as openapi_document};
 #[doc(hidden)]
 pub use request::fuzz_query_body;
@@ -50,41 +50,56 @@ const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// Whether the answer covers everything that was asked.
 const COMPLETE: HeaderName = HeaderName::from_static("x-meta-complete");
 
-/// Everything about rows, to be merged with what else a server answers: no probes, no metrics, no fallback.
+/// Everything about rows, to be merged with what else a server answers: no probes, no metrics, no fallback. Each route has
+/// its request id, completion line, counters and panic guard with it; a layer around them would do all of it twice.
 pub fn routes(service: Arc<Service>) -> Router {
-    Router::new()
-        .route("/v1/stores", get(stats::stores))
-        .route("/v1/query_file_metadata", post(search::query_file_metadata))
-        .route("/v1/topology", get(topology::show).put(topology::replace))
-        .route("/v1/topology/history", get(topology::history))
-        .route("/v1/stats", get(stats::stats))
-        .route("/v1/{store}/rows", post(rows::write))
-        .route("/v1/{store}/rows/{id}", get(rows::get).delete(rows::delete))
-        .route("/v1/{store}/query", post(search::query))
-        .route("/v1/{store}/count", post(search::count))
-        .route("/v1/{store}/export", post(search::export))
-        .route("/v1/{store}/explain", post(search::explain))
-        .method_not_allowed_fallback(|| async { Problem::method_not_allowed().response() })
-        .layer(middleware::from_fn_with_state(Arc::clone(&service), observe::observe))
-        .with_state(service)
+    const GET: MethodFilter = MethodFilter::GET;
+    const POST: MethodFilter = MethodFilter::POST;
+    const PUT: MethodFilter = MethodFilter::PUT;
+    const DELETE: MethodFilter = MethodFilter::DELETE;
+    let of = |method, path, operation| Route { method, path, operation, store: None };
+    let built_in = Route { store: Some("file_metadata"), ..of(POST, "/v1/query_file_metadata", "query") };
+    let http = service.metrics.http().clone();
+    let wrong_method = move |request: Request| {
+        let http = http.clone();
+        async move { observe::plain(&http, request, |_| async { Problem::method_not_allowed().response() }).await }
+    };
+    Endpoints::new(&service)
+        .add(of(GET, "/v1/stores", "stores"), stats::stores)
+        .add(built_in, search::query)
+        .add(of(GET, "/v1/topology", "topology"), topology::show)
+        .add(of(PUT, "/v1/topology", "topology"), topology::replace)
+        .add(of(GET, "/v1/topology/history", "topology"), topology::history)
+        .add(of(GET, "/v1/stats", "stats"), stats::stats)
+        .add(of(POST, "/v1/{store}/rows", "write"), rows::write)
+        .add(of(GET, "/v1/{store}/rows/{id}", "get"), rows::get)
+        .add(of(DELETE, "/v1/{store}/rows/{id}", "delete"), rows::delete)
+        .add(of(POST, "/v1/{store}/query", "query"), search::query)
+        .add(of(POST, "/v1/{store}/count", "count"), search::count)
+        .add(of(POST, "/v1/{store}/export", "export"), search::export)
+        .add(of(POST, "/v1/{store}/explain", "explain"), search::explain)
+        .router()
+        .method_not_allowed_fallback(wrong_method)
 }
 
 /// A whole server: rows, probes, metrics, the OpenAPI document, and a console (see [`crate::console::routes`]).
 pub fn standalone(service: Arc<Service>, console: Option<Router>) -> Router {
-    let document = openapi::document(&service.stores).to_string();
-    let probes = Router::new()
+    let document = openapi::document(service.stores()).to_string();
+    let http = service.metrics.http().clone();
+    let mut router = Router::new()
         .route("/livez", get(|| async { json_answer(Bytes::from_static(b"{\"status\":\"ok\"}")) }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_page))
         .route("/openapi.json", get(move || async move { json_answer(Bytes::from(document)) }))
         .with_state(Arc::clone(&service));
-    let mut router = routes(service).merge(probes);
     if let Some(console) = console {
         router = router.merge(console);
     }
     router
         .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json").response() })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed().response() })
+        .layer(middleware::from_fn_with_state(http, observe::observe))
+        .merge(routes(service))
 }
 
 async fn readyz(State(service): State<Arc<Service>>) -> Response<Body> {
@@ -134,35 +149,39 @@ fn covered(body: Vec<u8>, meta: &Meta) -> Response<Body> {
 async fn body(body: Body) -> Result<Bytes, Problem> {
     let read = async {
         let mut chunks = body.into_data_stream();
+        // Nearly every body is one chunk, and then it is taken as it is.
+        let mut first = Bytes::new();
         let mut whole = BytesMut::new();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(|_| Problem::bad_request("the body broke off"))?;
-            if whole.len() + chunk.len() > BODY_MAX {
+            if first.len() + whole.len() + chunk.len() > BODY_MAX {
                 return Err(Problem::body_too_large(BODY_MAX));
             }
+            if whole.is_empty() && first.is_empty() {
+                first = chunk;
+                continue;
+            }
+            whole.extend_from_slice(&std::mem::take(&mut first));
             whole.extend_from_slice(&chunk);
         }
-        Ok(whole.freeze())
+        Ok(if whole.is_empty() { first } else { whole.freeze() })
     };
     let late = || Problem::bad_request(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs()));
     tokio::time::timeout(BODY_WITHIN, read).await.unwrap_or_else(|_| Err(late()))
 }
 
 impl Service {
-    fn named(&self, store: &str) -> Result<Arc<Schema>, Problem> {
-        self.store(store).cloned().ok_or_else(|| {
-            let known = self.stores.iter().map(|store| store.name());
-            let problem = Problem::unknown_store(store);
-            match metaroute_registry::document::suggest(store, known) {
-                Some(word) => problem.hint(format!("did you mean `{word}`?")),
-                None => problem,
-            }
-        })
+    fn unknown_store(&self, name: &str) -> Problem {
+        let problem = Problem::unknown_store(name);
+        match metaroute_registry::document::suggest(name, self.stores().iter().map(|store| store.name())) {
+            Some(word) => problem.hint(format!("did you mean `{word}`?")),
+            None => problem,
+        }
     }
 
-    fn call(&self, id: &RequestId, timeout: Option<Duration>) -> Call {
+    fn call(&self, id: &Arc<str>, timeout: Option<Duration>) -> Call {
         Call {
-            request_id: Arc::clone(&id.0),
+            request_id: Arc::clone(id),
             deadline: Instant::now() + timeout.unwrap_or(self.options.timeout),
             // Authentication is off, and then everybody on this machine may do everything.
             rights: Rights::ALL,

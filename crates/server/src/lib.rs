@@ -22,9 +22,12 @@ pub mod console;
 
 pub mod config;
 pub mod role;
+mod serve;
 
 pub use metaroute_cluster as cluster;
 pub use metaroute_cluster::replicas::SERVICE;
+
+pub use serve::{CONNECTIONS_MAX, HEAD_WITHIN, serve_http};
 
 pub use local::{Local, LocalOptions, OpenError, Shape, WantedShape};
 pub use service::{Service, ServiceOptions};

@@ -2,12 +2,13 @@
 //! them. Labels are bounded: paths, codes, stores and shards, never tenants.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metaroute_cluster::Meta;
 use metaroute_cluster::protocol::ShardState;
+use metaroute_cluster::query::Path;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -21,7 +22,7 @@ use crate::service::Service;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct QueryLabels {
-    store: String,
+    store: Arc<str>,
     operation: &'static str,
     path: &'static str,
     code: &'static str,
@@ -32,17 +33,76 @@ struct PathLabels {
     path: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    route: Arc<str>,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RouteLabels {
+    route: Arc<str>,
+}
+
 /// From a memory hit to a scan of everything.
 const BUCKETS: [f64; 13] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0];
 
-/// Counters of what was asked and answered.
+/// Counters of HTTP requests by route and status, whatever they are about.
+#[derive(Clone, Debug)]
+pub struct HttpMetrics {
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabels, Histogram>,
+}
+
+impl Default for HttpMetrics {
+    fn default() -> Self {
+        HttpMetrics { requests: Family::default(), durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)) }
+    }
+}
+
+impl HttpMetrics {
+    /// The counters of one route.
+    pub(crate) fn route(&self, method: &'static str, route: &str) -> RouteMetrics {
+        let route: Arc<str> = route.into();
+        let labels = RequestLabels { method, route: Arc::clone(&route), status: 200 };
+        let durations = self.durations.get_or_create(&RouteLabels { route }).clone();
+        RouteMetrics { ok: OnceLock::new(), labels, durations, requests: self.requests.clone() }
+    }
+}
+
+/// Counters of one route, found once: a look-up by labels for every request costs as much as a small answer.
+#[derive(Debug)]
+pub(crate) struct RouteMetrics {
+    labels: RequestLabels,
+    requests: Family<RequestLabels, Counter>,
+    ok: OnceLock<Counter>,
+    durations: Histogram,
+}
+
+impl RouteMetrics {
+    /// Counts an answer.
+    pub(crate) fn answered(&self, status: u16, took: Duration) {
+        let counter = |status| self.requests.get_or_create(&RequestLabels { status, ..self.labels.clone() }).clone();
+        match status {
+            200 => self.ok.get_or_init(|| counter(200)).inc(),
+            other => counter(other).inc(),
+        };
+        self.durations.observe(took.as_secs_f64());
+    }
+}
+
+/// Counters of what was asked about rows and answered.
 #[derive(Clone, Debug)]
 pub struct Metrics {
+    http: HttpMetrics,
     queries: Family<QueryLabels, Counter>,
     durations: Family<PathLabels, Histogram>,
     sub_requests: Family<PathLabels, Counter>,
     examined: Family<PathLabels, Counter>,
     returned: Family<PathLabels, Counter>,
+    /// The same by path, found once.
+    paths: Arc<OnceLock<[PathMetrics; Path::ALL.len()]>>,
     hedged: Counter,
     moved: Counter,
     partial: Counter,
@@ -50,14 +110,24 @@ pub struct Metrics {
     in_flight: Gauge,
 }
 
+#[derive(Debug)]
+struct PathMetrics {
+    durations: Histogram,
+    sub_requests: Counter,
+    examined: Counter,
+    returned: Counter,
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Metrics {
+            http: HttpMetrics::default(),
             queries: Family::default(),
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             sub_requests: Family::default(),
             examined: Family::default(),
             returned: Family::default(),
+            paths: Arc::default(),
             hedged: Counter::default(),
             moved: Counter::default(),
             partial: Counter::default(),
@@ -68,28 +138,56 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Notes the end of a request. `path` is empty where it never got one.
+    /// The counters of HTTP requests.
+    pub fn http(&self) -> &HttpMetrics {
+        &self.http
+    }
+
+    fn path(&self, path: Path) -> &PathMetrics {
+        let all = self.paths.get_or_init(|| {
+            Path::ALL.map(|path| {
+                let labels = PathLabels { path: path.name() };
+                PathMetrics {
+                    durations: self.durations.get_or_create(&labels).clone(),
+                    sub_requests: self.sub_requests.get_or_create(&labels).clone(),
+                    examined: self.examined.get_or_create(&labels).clone(),
+                    returned: self.returned.get_or_create(&labels).clone(),
+                }
+            })
+        });
+        &all[path as usize]
+    }
+
+    /// Notes the end of a request. `path` is `None` where it never got one.
     pub(crate) fn ended(
         &self,
-        store: &str,
+        store: &Arc<str>,
         operation: &'static str,
-        path: &'static str,
+        path: Option<Path>,
         code: &'static str,
         took: Duration,
     ) {
-        let labels = QueryLabels { store: store.to_owned(), operation, path, code };
+        let labels =
+            QueryLabels { store: Arc::clone(store), operation, path: path.map(Path::name).unwrap_or_default(), code };
         self.queries.get_or_create(&labels).inc();
-        self.durations.get_or_create(&PathLabels { path }).observe(took.as_secs_f64());
+        match path {
+            Some(path) => self.path(path).durations.observe(took.as_secs_f64()),
+            None => self.durations.get_or_create(&PathLabels { path: "" }).observe(took.as_secs_f64()),
+        };
     }
 
     /// Notes what an answer covered and cost.
     pub(crate) fn covered(&self, meta: &Meta) {
-        let labels = PathLabels { path: meta.path.name() };
-        self.sub_requests.get_or_create(&labels).inc_by(u64::from(meta.shards.total));
-        self.examined.get_or_create(&labels).inc_by(meta.examined);
-        self.returned.get_or_create(&labels).inc_by(meta.returned);
-        self.hedged.inc_by(u64::from(meta.hedged));
-        self.moved.inc_by(u64::from(meta.shards.moved_retried));
+        let path = self.path(meta.path);
+        path.sub_requests.inc_by(u64::from(meta.shards.total));
+        path.examined.inc_by(meta.examined);
+        path.returned.inc_by(meta.returned);
+        if meta.hedged > 0 {
+            self.hedged.inc_by(u64::from(meta.hedged));
+        }
+        if meta.shards.moved_retried > 0 {
+            self.moved.inc_by(u64::from(meta.shards.moved_retried));
+        }
         if !meta.complete {
             self.partial.inc();
         }
@@ -125,6 +223,13 @@ impl Drop for InFlight {
 /// Adds everything about rows to a registry, the shards of this process included.
 pub fn register(registry: &mut Registry, service: &Arc<Service>) {
     let of = &service.metrics;
+    registry.register("http_requests", "Requests by route and status", of.http.requests.clone());
+    registry.register_with_unit(
+        "http_request_duration",
+        "Time to answer a request",
+        Unit::Seconds,
+        of.http.durations.clone(),
+    );
     registry.register("queries", "Requests about rows, by store, operation, path and code", of.queries.clone());
     registry.register_with_unit(
         "query_duration",

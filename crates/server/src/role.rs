@@ -31,6 +31,7 @@ use tokio::task::JoinHandle;
 use crate::api::problem::Problem;
 use crate::config::{RouterConfig, ShardConfig};
 use crate::local::{Local, LocalOptions, OpenError};
+use crate::serve::serve_http;
 use crate::service::{Service, ServiceOptions};
 use crate::shard::{ShardHost, with_causes};
 use crate::stores;
@@ -392,24 +393,6 @@ async fn listen(address: SocketAddr) -> Result<TcpListener, RoleError> {
 
 fn local_address(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, RoleError> {
     listener.local_addr().map_err(|source| RoleError::Listen { address: asked, source })
-}
-
-/// Serves HTTP until told to stop, then finishes what is open.
-pub async fn serve_http(listener: TcpListener, router: HttpRouter, mut stop: watch::Receiver<bool>) {
-    use axum::serve::ListenerExt;
-    let listener = listener.tap_io(|stream| {
-        // Small answers must not wait for a full packet.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY was not set");
-        }
-    });
-    let stopped = async move {
-        // An error means that the sender is gone, which is a stop too.
-        let _ = stop.wait_for(|stop| *stop).await;
-    };
-    if let Err(error) = axum::serve(listener, router).with_graceful_shutdown(stopped).await {
-        tracing::error!(%error, "http server ended");
-    }
 }
 
 /// Routers that pick in step would all ask the same copy at once.

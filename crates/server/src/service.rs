@@ -41,7 +41,8 @@ impl Default for ServiceOptions {
 /// Everything behind the HTTP API.
 pub struct Service {
     pub(crate) router: Router,
-    pub(crate) stores: Vec<Arc<Schema>>,
+    stores: Vec<Arc<Schema>>,
+    declared: Vec<Declared>,
     pub(crate) topology: Arc<dyn TopologyStore>,
     pub(crate) watcher: Watcher,
     pub(crate) local: Option<Arc<Local>>,
@@ -50,6 +51,13 @@ pub struct Service {
     pub(crate) permits: Semaphore,
     pub(crate) admission: Option<Admission>,
     draining: AtomicBool,
+}
+
+/// A store and its name, to be handed on without copying.
+#[derive(Debug)]
+pub(crate) struct Declared {
+    pub(crate) name: Arc<str>,
+    pub(crate) schema: Arc<Schema>,
 }
 
 impl std::fmt::Debug for Service {
@@ -71,6 +79,10 @@ impl Service {
         let watcher = router.watcher().clone();
         Arc::new(Service {
             watcher,
+            declared: stores
+                .iter()
+                .map(|schema| Declared { name: schema.name().into(), schema: schema.clone() })
+                .collect(),
             stores,
             topology,
             local,
@@ -85,7 +97,11 @@ impl Service {
 
     /// A store by name.
     pub fn store(&self, name: &str) -> Option<&Arc<Schema>> {
-        self.stores.iter().find(|store| store.name() == name)
+        self.declared(name).map(|declared| &declared.schema)
+    }
+
+    pub(crate) fn declared(&self, name: &str) -> Option<&Declared> {
+        self.declared.iter().find(|declared| *declared.name == *name)
     }
 
     /// The stores, the built-in one first.

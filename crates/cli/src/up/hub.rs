@@ -15,7 +15,7 @@ use metaroute_core::{GuardOptions, Instance, Metrics, Options, Picker, RuleSet, 
 use metaroute_registry::{State, Subscription};
 use tokio::task::JoinHandle;
 
-use super::metrics::HttpMetrics;
+use super::metrics::PickMetrics;
 use super::problem::Problem;
 use crate::failure::Failure;
 use crate::status::Status;
@@ -34,7 +34,7 @@ pub(crate) struct Hub {
     start: Instant,
     draining: AtomicBool,
     lister: Mutex<Option<JoinHandle<()>>>,
-    pub(crate) metrics: HttpMetrics,
+    pub(crate) metrics: PickMetrics,
     /// The rows.
     pub(crate) rows: Arc<metaroute_server::Service>,
 }
@@ -94,7 +94,7 @@ impl Hub {
             start: Instant::now(),
             draining: AtomicBool::new(false),
             lister: Mutex::default(),
-            metrics: HttpMetrics::default(),
+            metrics: PickMetrics::default(),
             rows,
         });
         hub.list().await?;

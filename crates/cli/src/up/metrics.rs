@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use metaroute_core::{NoPickReason, Reason};
 use prometheus_client::collector::Collector;
@@ -13,7 +12,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::hub::{Hub, Known};
@@ -30,49 +28,19 @@ struct RuleLabels {
     rule: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct RequestLabels {
-    method: String,
-    route: String,
-    status: u16,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct RouteLabels {
-    route: String,
-}
-
 /// Requests bring their own rules, so they could bring any number of names. Further ones are counted as `other`.
 const RULE_NAMES_MAX: usize = 100;
 
-/// Counters of what was answered over HTTP.
-#[derive(Clone)]
-pub(crate) struct HttpMetrics {
+/// Counters of what was picked over HTTP.
+#[derive(Clone, Default)]
+pub(crate) struct PickMetrics {
     picks: Family<PickLabels, Counter>,
     no_picks: Family<PickLabels, Counter>,
     fallbacks: Family<RuleLabels, Counter>,
     rule_names: Arc<Mutex<HashSet<String>>>,
-    requests: Family<RequestLabels, Counter>,
-    durations: Family<RouteLabels, Histogram>,
 }
 
-/// From well below a pick to well above what anybody waits.
-const BUCKETS: [f64; 10] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0];
-
-impl Default for HttpMetrics {
-    fn default() -> Self {
-        Self {
-            picks: Family::default(),
-            no_picks: Family::default(),
-            fallbacks: Family::default(),
-            rule_names: Arc::default(),
-            requests: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-        }
-    }
-}
-
-impl HttpMetrics {
+impl PickMetrics {
     /// Counts a pick, and the rule that fell back or passed its input on.
     pub(crate) fn picked(&self, service: &str, reason: Reason, rule: Option<String>) {
         // `fallback:3` and `fallback:4` are one kind.
@@ -87,12 +55,6 @@ impl HttpMetrics {
 
     pub(crate) fn none_picked(&self, service: &str, reason: NoPickReason) {
         self.no_picks.get_or_create(&PickLabels { service: service.into(), reason: reason.to_string() }).inc();
-    }
-
-    pub(crate) fn answered(&self, method: &str, route: &str, status: u16, took: Duration) {
-        let labels = RequestLabels { method: method.into(), route: route.into(), status };
-        self.requests.get_or_create(&labels).inc();
-        self.durations.get_or_create(&RouteLabels { route: route.into() }).observe(took.as_secs_f64());
     }
 
     fn bounded(&self, rule: String) -> String {
@@ -111,17 +73,10 @@ impl HttpMetrics {
 /// The page, with everything as it is now.
 pub(crate) fn page(hub: &Arc<Hub>) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("metaroute");
-    let http = &hub.metrics;
-    registry.register("picks", "Picks by reason", http.picks.clone());
-    registry.register("no_picks", "Requests that got no instance, by reason", http.no_picks.clone());
-    registry.register("fallbacks", "Picks through a fallback or a relaxed rule, by rule", http.fallbacks.clone());
-    registry.register("http_requests", "Requests by route and status", http.requests.clone());
-    registry.register_with_unit(
-        "http_request_duration",
-        "Time to answer a request",
-        Unit::Seconds,
-        http.durations.clone(),
-    );
+    let picks = &hub.metrics;
+    registry.register("picks", "Picks by reason", picks.picks.clone());
+    registry.register("no_picks", "Requests that got no instance, by reason", picks.no_picks.clone());
+    registry.register("fallbacks", "Picks through a fallback or a relaxed rule, by rule", picks.fallbacks.clone());
     registry.register_collector(Box::new(Services(hub.known())));
     metaroute_server::metrics::register(&mut registry, &hub.rows);
     let mut text = String::new();

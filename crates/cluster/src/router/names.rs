@@ -31,7 +31,8 @@ impl Kept {
     /// The names of a query's store and columns.
     pub(super) fn of(&self, query: &Query) -> Names {
         let kept = self.0.load();
-        let found = kept.iter().find(|names| Arc::ptr_eq(&names.schema, &query.store) && names.ordinals == query.fields);
+        let found =
+            kept.iter().find(|names| Arc::ptr_eq(&names.schema, &query.store) && names.ordinals == query.fields);
         if let Some(names) = found {
             return names.clone();
         }
@@ -62,7 +63,9 @@ mod tests {
             for n in 0..KEPT_MAX + 9 {
                 let at = n % store.columns().len();
                 let mut fields = vec![store.columns()[at].name.clone()];
-                fields.extend((0..n % 5).map(|more| store.columns()[(at + more + 1) % store.columns().len()].name.clone()));
+                fields.extend(
+                    (0..n % 5).map(|more| store.columns()[(at + more + 1) % store.columns().len()].name.clone()),
+                );
                 let request = QueryRequest { tenant: Some(1), fields: Some(fields.clone()), ..QueryRequest::default() };
                 let query = Query::new(&store, request).expect("legal");
                 let names = kept.of(&query);

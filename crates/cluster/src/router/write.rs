@@ -277,8 +277,15 @@ impl Inner {
                 target.ids = target.ids.as_ref().map(|ids| ids.iter().copied().filter(elsewhere).collect());
             }
             let template = self.template(&query, &scatter, call, self.options.budget);
-            let mut walk =
-                Walk::new(Arc::clone(self), Arc::clone(topology), template, &query, scatter.path, call.deadline, Then::GoOn);
+            let mut walk = Walk::new(
+                Arc::clone(self),
+                Arc::clone(topology),
+                template,
+                &query,
+                scatter.path,
+                call.deadline,
+                Then::GoOn,
+            );
             walk.open_all(&scatter, |target| {
                 let ids = target.ids.clone().filter(|ids| !ids.is_empty())?;
                 Some(ReadOp::Get { ids, tenant: None, from: None, to: None, direction: Direction::Ascending })

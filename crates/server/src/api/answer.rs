@@ -12,33 +12,37 @@ use super::value::{self, Ints, json_text};
 /// Writes rows of one query.
 #[derive(Clone, Debug)]
 pub(super) struct RowWriter {
-    /// `"name":` and the type, by position.
-    fields: Vec<(Vec<u8>, ColumnType)>,
+    /// `,"name":` of all fields behind each other.
+    names: Vec<u8>,
+    /// Where each one's ends, and its type.
+    fields: Vec<(usize, ColumnType)>,
     ints: Ints,
 }
 
 impl RowWriter {
     /// For rows whose values are the columns at these ordinals.
     pub(super) fn new(store: &Schema, fields: &[usize], ints: Ints) -> RowWriter {
+        let mut names = Vec::with_capacity(fields.len() * 16);
         let field = |&at: &usize| {
             let column = &store.columns()[at];
-            let mut name = Vec::new();
-            json_text(&mut name, &column.name);
-            name.push(b':');
-            (name, column.ty)
+            names.push(b',');
+            json_text(&mut names, &column.name);
+            names.push(b':');
+            (names.len(), column.ty)
         };
-        RowWriter { fields: fields.iter().map(field).collect(), ints }
+        let fields = fields.iter().map(field).collect();
+        RowWriter { names, fields, ints }
     }
 
     /// Appends one row as an object.
     pub(super) fn write(&self, out: &mut Vec<u8>, row: &Row) {
         out.push(b'{');
-        for (at, (value, (name, ty))) in row.values.iter().zip(&self.fields).enumerate() {
-            if at > 0 {
-                out.push(b',');
-            }
-            out.extend_from_slice(name);
-            value::write(out, value, *ty, self.ints);
+        // The first one without its comma.
+        let mut from = 1;
+        for (value, &(to, ty)) in row.values.iter().zip(&self.fields) {
+            out.extend_from_slice(&self.names[from..to]);
+            value::write(out, value, ty, self.ints);
+            from = to;
         }
         out.push(b'}');
     }

@@ -61,7 +61,7 @@ impl QueryBody {
         let names = Names::of(store);
         let mut out = QueryBody::default();
         let mut tenant = Once::default();
-        let mut ids: Once<Vec<u64>> = Once::default();
+        let mut ids: Once<'_, Vec<u64>> = Once::default();
         for (key, raw) in &object.0 {
             let raw: &RawValue = raw;
             if key == "offset" {
@@ -78,7 +78,7 @@ impl QueryBody {
                 tenant.set(key, unsigned(key, raw)?)?;
             } else if key == names.id || key == "id" {
                 ids.set(key, vec![unsigned(key, raw)?])?;
-            } else if key == names.ids || key == "ids" {
+            } else if names.is_ids(key) || key == "ids" {
                 let list = json::array(raw).ok_or_else(|| wrong(key, "a list of ids", raw))?;
                 let mut list = list.into_iter().map(|id| unsigned(key, id)).collect::<Result<Vec<_>, _>>()?;
                 list.sort_unstable();
@@ -139,25 +139,25 @@ impl QueryBody {
 }
 
 /// Takes the same thing under several names, once or with one value.
-struct Once<T> {
-    value: Option<(String, T)>,
+struct Once<'a, T> {
+    value: Option<(&'a str, T)>,
 }
 
-impl<T> Default for Once<T> {
+impl<T> Default for Once<'_, T> {
     fn default() -> Self {
         Once { value: None }
     }
 }
 
-impl<T: PartialEq> Once<T> {
-    fn set(&mut self, key: &str, value: T) -> Result<(), Problem> {
+impl<'a, T: PartialEq> Once<'a, T> {
+    fn set(&mut self, key: &'a str, value: T) -> Result<(), Problem> {
         match &self.value {
             Some((other, known)) if *known != value => {
                 Err(Problem::bad_request(format!("`{other}` and `{key}` say different things")))
             }
             Some(_) => Ok(()),
             None => {
-                self.value = Some((key.to_owned(), value));
+                self.value = Some((key, value));
                 Ok(())
             }
         }
@@ -165,25 +165,29 @@ impl<T: PartialEq> Once<T> {
 }
 
 /// The store's own names for tenant and id.
-pub(super) struct Names {
-    tenant: String,
-    id: String,
-    ids: String,
+pub(super) struct Names<'a> {
+    tenant: &'a str,
+    id: &'a str,
 }
 
-impl Names {
-    pub(super) fn of(store: &Schema) -> Names {
-        let id = store.columns()[store.id()].name.clone();
-        Names { tenant: store.columns()[store.tenant()].name.clone(), ids: format!("{id}s"), id }
+impl<'a> Names<'a> {
+    pub(super) fn of(store: &'a Schema) -> Names<'a> {
+        Names { tenant: &store.columns()[store.tenant()].name, id: &store.columns()[store.id()].name }
+    }
+
+    /// Whether a key is the plural of the id.
+    fn is_ids(&self, key: &str) -> bool {
+        key.strip_suffix('s') == Some(self.id)
     }
 
     fn knows(&self, key: &str) -> bool {
-        key == self.tenant || key == self.id || key == self.ids
+        key == self.tenant || key == self.id || self.is_ids(key)
     }
 }
 
-fn unknown_key(key: &str, names: &Names, kind: Kind) -> Problem {
-    let known = [names.tenant.as_str(), &names.id, &names.ids];
+fn unknown_key(key: &str, names: &Names<'_>, kind: Kind) -> Problem {
+    let ids = format!("{}s", names.id);
+    let known = [names.tenant, names.id, &ids];
     let known: Vec<&str> = known.into_iter().chain(COMMON).chain(kind.keys().iter().copied()).collect();
     let problem = Problem::bad_request(format!("unknown field `{key}`")).code("unknown_field");
     match suggest(key, known.iter().copied()) {
@@ -209,6 +213,12 @@ fn text(key: &str, raw: &RawValue) -> Result<String, Problem> {
 
 /// An unsigned number, as a number or a string of digits.
 pub(super) fn unsigned(key: &str, raw: &RawValue) -> Result<u64, Problem> {
+    // What nearly every client sends.
+    if raw.get().bytes().all(|b| b.is_ascii_digit())
+        && let Ok(number) = raw.get().parse()
+    {
+        return Ok(number);
+    }
     match value::read(raw, ColumnType::U64) {
         Ok(Value::U64(number)) => Ok(number),
         _ => Err(wrong(key, "an unsigned 64-bit number", raw)),
@@ -403,7 +413,7 @@ impl RowParams {
                 }
                 "offset" => return Err(offset_not_supported()),
                 other => {
-                    let mut known = vec![names.tenant.as_str(), "tenant", "allow", "timeout_ms"];
+                    let mut known = vec![names.tenant, "tenant", "allow", "timeout_ms"];
                     if get {
                         known.extend(["fields", "ints"]);
                     }

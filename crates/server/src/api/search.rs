@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Extension, Path, Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use futures_util::stream;
 use metaroute_cluster::Query;
@@ -14,71 +12,39 @@ use metaroute_cluster::scatter::{Rights, Scatter};
 use metaroute_store::{ColumnType, Schema};
 
 use super::answer::{self, RowWriter};
-use super::observe::{Done, RequestId, Streaming};
+use super::observe::{Answered, Asked, Done};
 use super::problem::Problem;
 use super::request::{Kind, QueryBody};
-use super::rows::{finish, store_name};
 use super::value::{Ints, json_text};
 use super::{covered, json_answer};
 use crate::service::Service;
 
-type Answered = Result<(Response<Body>, Done), Problem>;
-
-/// `POST /v1/{store}/query`
-pub(super) async fn query(
-    State(service): State<Arc<Service>>,
-    path: Result<Path<String>, PathRejection>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response<Body> {
-    let name = store_name(&path);
-    finish(Done::of(&name, "query"), try_query(&service, &name, id, request).await)
-}
-
-/// `POST /v1/query_file_metadata`
-pub(super) async fn query_file_metadata(
-    State(service): State<Arc<Service>>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response<Body> {
-    let name = "file_metadata";
-    finish(Done::of(name, "query"), try_query(&service, name, id, request).await)
-}
-
-async fn try_query(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
+/// `POST /v1/{store}/query`, `POST /v1/query_file_metadata`
+pub(super) async fn query(asked: Asked) -> Answered {
     let started = Instant::now();
-    let store = service.named(name)?;
-    let body = super::body(request.into_body()).await?;
+    let store = asked.store()?;
+    let Asked { service, id, body, .. } = asked;
+    let body = super::body(body).await?;
     let body = QueryBody::parse(&body, &store, Kind::Query)?;
     caught_up(&body)?;
     let query = Query::new(&store, body.query)?;
-    admit(service, &query)?;
+    admit(&service, &query)?;
     let call = service.call(&id, body.timeout);
     let answer = service.router.query(&query, &call).await;
-    slow(service, &query, &id, started);
+    slow(&service, &query, &id, started);
     let answer = answer?;
     service.metrics.covered(&answer.meta);
-    let done = Done::of(name, "query").meta(&answer.meta);
     let writer = RowWriter::new(&store, &query.fields, body.ints);
     let page = answer::page(&writer, &answer.rows, answer.next.as_deref(), &answer.meta);
-    Ok((covered(page, &answer.meta), done))
+    Ok((covered(page, &answer.meta), Done::of(&answer.meta)))
 }
 
 /// `POST /v1/{store}/count`
-pub(super) async fn count(
-    State(service): State<Arc<Service>>,
-    path: Result<Path<String>, PathRejection>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response<Body> {
-    let name = store_name(&path);
-    finish(Done::of(&name, "count"), try_count(&service, &name, id, request).await)
-}
-
-async fn try_count(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
+pub(super) async fn count(asked: Asked) -> Answered {
     let started = Instant::now();
-    let store = service.named(name)?;
-    let body = super::body(request.into_body()).await?;
+    let store = asked.store()?;
+    let Asked { service, id, body, .. } = asked;
+    let body = super::body(body).await?;
     let body = QueryBody::parse(&body, &store, Kind::Count)?;
     caught_up(&body)?;
     let sums = match &body.sum {
@@ -86,10 +52,10 @@ async fn try_count(service: &Arc<Service>, name: &str, id: RequestId, request: R
         Some(column) => vec![summable(&store, column)?],
     };
     let query = Query::new(&store, body.query)?;
-    admit(service, &query)?;
+    admit(&service, &query)?;
     let call = service.call(&id, body.timeout);
     let count = service.router.count(&query, &sums, &call).await;
-    slow(service, &query, &id, started);
+    slow(&service, &query, &id, started);
     let count = count?;
     service.metrics.covered(&count.meta);
     let mut out = Vec::new();
@@ -111,7 +77,7 @@ async fn try_count(service: &Arc<Service>, name: &str, id: RequestId, request: R
     out.extend_from_slice(b",\"meta\":");
     json_text(&mut out, &count.meta);
     out.push(b'}');
-    Ok((covered(out, &count.meta), Done::of(name, "count").meta(&count.meta)))
+    Ok((covered(out, &count.meta), Done::of(&count.meta)))
 }
 
 fn zero(store: &Schema, sums: &[usize], ints: Ints) -> String {
@@ -144,39 +110,29 @@ fn summable(store: &Schema, name: &str) -> Result<usize, Problem> {
     }
 }
 
-/// `POST /v1/{store}/export`
-pub(super) async fn export(
-    State(service): State<Arc<Service>>,
-    path: Result<Path<String>, PathRejection>,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response<Body> {
-    let name = store_name(&path);
-    finish(Done::of(&name, "export"), try_export(&service, &name, id, request).await)
-}
-
 /// How long an export may take when the request does not say: it ends when its reader leaves, not because it is long.
 const EXPORT_WITHIN: std::time::Duration = std::time::Duration::from_secs(6 * 3_600);
 
-async fn try_export(service: &Arc<Service>, name: &str, id: RequestId, request: Request) -> Answered {
-    let store = service.named(name)?;
-    let body = super::body(request.into_body()).await?;
+/// `POST /v1/{store}/export`
+pub(super) async fn export(asked: Asked) -> Answered {
+    let store = asked.store()?;
+    let Asked { service, id, body, .. } = asked;
+    let body = super::body(body).await?;
     let body = QueryBody::parse(&body, &store, Kind::Export)?;
     caught_up(&body)?;
     let query = Query::new(&store, body.query)?;
-    admit(service, &query)?;
+    admit(&service, &query)?;
     let call = service.call(&id, Some(body.timeout.unwrap_or(EXPORT_WITHIN)));
     let export = service.router.export(&query, &call).await?;
     let writer = RowWriter::new(&store, &query.fields, body.ints);
-    let state = Exporting { export, writer, service: Arc::clone(service), done: false };
+    let path = Scatter::of(&*service.router.topology()?, &query).path;
+    let state = Exporting { export, writer, service, done: false };
     let lines = stream::unfold(state, |state| async move { state.next().await });
     let mut response = Response::new(Body::from_stream(lines));
     let kind = HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response.extensions_mut().insert(Streaming);
-    let path = Scatter::of(&*service.router.topology()?, &query).path.name();
-    Ok((response, Done { path, ..Done::of(name, "export") }))
+    Ok((response, Done { path: Some(path), streaming: true, ..Done::PLAIN }))
 }
 
 struct Exporting {
@@ -221,27 +177,18 @@ impl Exporting {
 }
 
 /// `POST /v1/{store}/explain`
-pub(super) async fn explain(
-    State(service): State<Arc<Service>>,
-    path: Result<Path<String>, PathRejection>,
-    request: Request,
-) -> Response<Body> {
-    let name = store_name(&path);
-    finish(Done::of(&name, "explain"), try_explain(&service, &name, request).await)
-}
-
-async fn try_explain(service: &Arc<Service>, name: &str, request: Request) -> Answered {
-    let store = service.named(name)?;
-    let body = super::body(request.into_body()).await?;
+pub(super) async fn explain(asked: Asked) -> Answered {
+    let store = asked.store()?;
+    let body = super::body(asked.body).await?;
     let body = QueryBody::parse(&body, &store, Kind::Explain)?;
     if let Some(column) = &body.sum {
         summable(&store, column)?;
     }
     let query = Query::new(&store, body.query)?;
-    let explanation = service.router.explain(&query, Rights::ALL)?;
+    let explanation = asked.service.router.explain(&query, Rights::ALL)?;
     let mut out = Vec::new();
     json_text(&mut out, &explanation);
-    Ok((json_answer(out), Done { path: explanation.path.name(), ..Done::of(name, "explain") }))
+    Ok((json_answer(out), Done { path: Some(explanation.path), ..Done::PLAIN }))
 }
 
 /// Rows here come from writes, not from a change stream: there is no position that could be reached.
@@ -266,13 +213,13 @@ pub(super) fn admit(service: &Service, query: &Query) -> Result<(), Problem> {
 }
 
 /// Logs a slow query with its plan.
-fn slow(service: &Service, query: &Query, id: &RequestId, started: Instant) {
+fn slow(service: &Service, query: &Query, id: &str, started: Instant) {
     let took = started.elapsed();
     if took < service.options.slow_log {
         return;
     }
     if let Ok(plan) = service.router.explain(query, Rights::ALL) {
         let plan = serde_json::to_string(&plan).unwrap_or_default();
-        tracing::warn!(took_ms = took.as_millis() as u64, request_id = &*id.0, plan, "slow query");
+        tracing::warn!(took_ms = took.as_millis() as u64, request_id = id, plan, "slow query");
     }
 }

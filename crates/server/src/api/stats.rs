@@ -1,27 +1,22 @@
 //! Which stores there are, and how the deployment is doing.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::Response;
 use metaroute_cluster::protocol::ShardState;
 use metaroute_cluster::replicas;
 use serde::Serialize;
 use serde_json::json;
 
 use super::json_answer;
-use super::observe::Done;
+use super::observe::{Answered, Asked, Done};
 use super::problem::Problem;
-use super::rows::finish;
 use crate::service::Service;
 use crate::shard::ShardHost;
 
 /// `GET /v1/stores`
-pub(super) async fn stores(State(service): State<Arc<Service>>) -> Response<Body> {
-    let stores: Vec<_> = service.stores.iter().map(|store| store.to_declaration()).collect();
-    json_answer(json!({ "stores": stores }).to_string())
+pub(super) async fn stores(asked: Asked) -> Answered {
+    let stores: Vec<_> = asked.service.stores().iter().map(|store| store.to_declaration()).collect();
+    Ok((json_answer(json!({ "stores": stores }).to_string()), Done::PLAIN))
 }
 
 #[derive(Serialize)]
@@ -79,18 +74,12 @@ struct StoreStats {
 }
 
 /// `GET /v1/stats`
-pub(super) async fn stats(State(service): State<Arc<Service>>) -> Response<Body> {
+pub(super) async fn stats(asked: Asked) -> Answered {
     // The store's numbers may wait for a lock held across an fsync.
-    let taken = tokio::task::spawn_blocking(move || taken(&service)).await;
-    let answer = match taken {
-        Ok(Ok(stats)) => {
-            let body = serde_json::to_string(&stats).expect("plain data serialises");
-            Ok((json_answer(body), Done { operation: "stats", code: "ok", ..Done::default() }))
-        }
-        Ok(Err(problem)) => Err(problem),
-        Err(_) => Err(Problem::internal("the numbers cannot be taken")),
-    };
-    finish(Done::default(), answer)
+    let taken = tokio::task::spawn_blocking(move || taken(&asked.service)).await;
+    let stats = taken.map_err(|_| Problem::internal("the numbers cannot be taken"))??;
+    let body = serde_json::to_string(&stats).expect("plain data serialises");
+    Ok((json_answer(body), Done::PLAIN))
 }
 
 fn taken(service: &Service) -> Result<Stats, Problem> {

@@ -6,10 +6,7 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Extension, Query as UrlQuery, Request, State};
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use metaroute_cluster::router::Call;
 use metaroute_cluster::topology::{Apply, Document, Plan, Prepared, StoreError, Topology};
 use metaroute_cluster::{Query, QueryRequest};
@@ -17,26 +14,16 @@ use metaroute_registry::document::Format;
 use serde_json::json;
 
 use super::json_answer;
-use super::observe::{Done, RequestId};
+use super::observe::{Answered, Asked, Done};
 use super::problem::Problem;
-use super::rows::finish;
+use super::rows::pairs;
 use crate::service::Service;
 use crate::shard::with_causes;
 
-type Answered = Result<(Response<Body>, Done), Problem>;
-type Pairs = Result<UrlQuery<Vec<(String, String)>>, QueryRejection>;
-
-fn done() -> Done {
-    Done { operation: "topology", code: "ok", ..Done::default() }
-}
-
 /// `GET /v1/topology`
-pub(super) async fn show(State(service): State<Arc<Service>>, pairs: Pairs) -> Response<Body> {
-    finish(done(), try_show(&service, pairs).await)
-}
-
-async fn try_show(service: &Service, pairs: Pairs) -> Answered {
-    let UrlQuery(pairs) = pairs.map_err(|error| Problem::bad_request(error.body_text()))?;
+pub(super) async fn show(asked: Asked) -> Answered {
+    let service = asked.service;
+    let pairs = pairs(&asked.uri)?;
     let mut epoch = None;
     for (key, text) in &pairs {
         if key != "epoch" {
@@ -54,30 +41,19 @@ async fn try_show(service: &Service, pairs: Pairs) -> Answered {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", document.epoch)) {
         response.headers_mut().insert(header::ETAG, tag);
     }
-    Ok((response, done()))
+    Ok((response, Done::PLAIN))
 }
 
 /// `GET /v1/topology/history`
-pub(super) async fn history(State(service): State<Arc<Service>>) -> Response<Body> {
-    let answer = service.topology.history().await.map_err(problem).map(|history| {
-        let body = json!({ "history": history }).to_string();
-        (json_answer(body), done())
-    });
-    finish(done(), answer)
+pub(super) async fn history(asked: Asked) -> Answered {
+    let history = asked.service.topology.history().await.map_err(problem)?;
+    Ok((json_answer(json!({ "history": history }).to_string()), Done::PLAIN))
 }
 
 /// `PUT /v1/topology`
-pub(super) async fn replace(
-    State(service): State<Arc<Service>>,
-    pairs: Pairs,
-    Extension(id): Extension<RequestId>,
-    request: Request,
-) -> Response<Body> {
-    finish(done(), try_replace(&service, pairs, id, request).await)
-}
-
-async fn try_replace(service: &Arc<Service>, pairs: Pairs, id: RequestId, request: Request) -> Answered {
-    let UrlQuery(pairs) = pairs.map_err(|error| Problem::bad_request(error.body_text()))?;
+pub(super) async fn replace(asked: Asked) -> Answered {
+    let Asked { service, id, uri, headers, body, .. } = asked;
+    let pairs = pairs(&uri)?;
     let (mut dry_run, mut force) = (false, false);
     for (key, text) in &pairs {
         let flag = match text.as_str() {
@@ -94,12 +70,12 @@ async fn try_replace(service: &Arc<Service>, pairs: Pairs, id: RequestId, reques
             }
         }
     }
-    let expected = if_match(request.headers().get(header::IF_MATCH))?;
+    let expected = if_match(headers.get(header::IF_MATCH))?;
     if expected.is_none() && !dry_run {
         return Err(Problem::bad_request("changing the topology needs the header `If-Match` with its current epoch")
             .hint("the epoch is in GET /v1/topology; ?dry_run=true works without it"));
     }
-    let body = super::body(request.into_body()).await?;
+    let body = super::body(body).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
     let document = Document::parse("", text, Format::Json).map_err(|error| {
         let mut refused = Problem::bad_request(error.message.to_string());
@@ -113,7 +89,7 @@ async fn try_replace(service: &Arc<Service>, pairs: Pairs, id: RequestId, reques
     })?;
     let prepared = Prepared::new(&*service.topology, document, Apply { expected, force }).await.map_err(problem)?;
     if let Some(before) = &prepared.before {
-        nothing_moves(service, before, &prepared.after, &prepared.plan, &id).await?;
+        nothing_moves(&service, before, &prepared.after, &prepared.plan, &id).await?;
     }
     let answer = |topology: &Topology, plan: &Plan| {
         let text: Vec<String> = plan.changes.iter().map(ToString::to_string).collect();
@@ -127,7 +103,7 @@ async fn try_replace(service: &Arc<Service>, pairs: Pairs, id: RequestId, reques
         .to_string()
     };
     if dry_run {
-        return Ok((json_answer(answer(&prepared.after, &prepared.plan)), done()));
+        return Ok((json_answer(answer(&prepared.after, &prepared.plan)), Done::PLAIN));
     }
     let accepted = prepared.commit(&*service.topology).await.map_err(problem)?;
     // Queries of this client that follow see what it has just changed.
@@ -135,7 +111,7 @@ async fn try_replace(service: &Arc<Service>, pairs: Pairs, id: RequestId, reques
     if tokio::time::timeout(std::time::Duration::from_secs(2), seen).await.is_err() {
         tracing::warn!(epoch = accepted.topology.epoch(), "a stored topology has not come into force yet");
     }
-    Ok((json_answer(answer(&accepted.topology, &accepted.plan)), done()))
+    Ok((json_answer(answer(&accepted.topology, &accepted.plan)), Done::PLAIN))
 }
 
 /// Reads `7`, `"7"` or `W/"7"`.
@@ -169,16 +145,16 @@ async fn nothing_moves(
     before: &Topology,
     after: &Topology,
     plan: &Plan,
-    id: &RequestId,
+    id: &Arc<str>,
 ) -> Result<(), Problem> {
     if plan.moving().next().is_none() {
         return Ok(());
     }
-    for store in &service.stores {
+    for store in service.stores() {
         let fields = [store.id(), store.tenant()].map(|at| store.columns()[at].name.clone());
         let request = QueryRequest { fields: Some(fields.to_vec()), allow_global: true, ..QueryRequest::default() };
         let query = Query::new(store, request)?;
-        let call = Call { request_id: Arc::clone(&id.0), ..Call::within(std::time::Duration::from_secs(600)) };
+        let call = Call { request_id: Arc::clone(id), ..Call::within(std::time::Duration::from_secs(600)) };
         let mut export = match service.router.export(&query, &call).await {
             Ok(export) => export,
             // There is nothing that could be looked at, so nothing that could be lost by naming it.

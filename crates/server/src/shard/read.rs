@@ -5,8 +5,8 @@
 //! view; a row that changes between two pages is seen once, as the order of the walk says.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -36,34 +36,64 @@ const TIME_SHARE: f64 = 0.8;
 /// Turns for reading single rows on the asking thread.
 ///
 /// A cached row is read in a few microseconds, and handing that over to another thread and back costs several times as
-/// much. But a row that is not cached waits for the disk, and then an async thread waits with it. So only some threads of
-/// the runtime may do so at once, one at least never; everybody else's rows are read on the store's threads.
+/// much. But a row that is not cached waits for the disk, and then an async thread waits with it. So while rows come as
+/// fast as memory gives them every thread of the runtime may read; once they do not, one thread at least goes on serving
+/// everybody else, and the rows it is asked for are read on the store's threads.
 #[derive(Debug)]
 pub(super) struct Inline {
+    threads: usize,
     turns: AtomicUsize,
-    most: usize,
+    /// Moving average of what a turn took, in ns.
+    average: AtomicU64,
 }
+
+/// Slower than this on average is not memory.
+const MEMORY: Duration = Duration::from_micros(100);
+/// A turn counts for as much at most: a thread that had to wait for its processor says nothing about disks.
+const COUNTED_MAX: Duration = Duration::from_millis(1);
 
 impl Default for Inline {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Inline { turns: AtomicUsize::new(0), most: threads - 1 }
+        Inline { threads, turns: AtomicUsize::new(0), average: AtomicU64::new(0) }
     }
 }
 
 /// A turn, until it is dropped.
-struct Turn<'a>(&'a AtomicUsize);
+struct Turn<'a> {
+    of: &'a Inline,
+    begun: Instant,
+    taken: bool,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.of.turns.fetch_sub(1, Ordering::Relaxed);
+        if self.taken {
+            self.of.note(self.begun.elapsed());
+        }
     }
 }
 
 impl Inline {
     fn take_turn(&self) -> Option<Turn<'_>> {
-        let taken = Turn(&self.turns);
-        if self.turns.fetch_add(1, Ordering::Relaxed) < self.most { Some(taken) } else { None }
+        let before = self.turns.fetch_add(1, Ordering::Relaxed);
+        let fast = self.average.load(Ordering::Relaxed) < MEMORY.as_nanos() as u64;
+        let taken = before < if fast { self.threads } else { self.threads - 1 };
+        let turn = Turn { of: self, begun: Instant::now(), taken };
+        if taken {
+            return Some(turn);
+        }
+        // Or a single thread would never try again.
+        self.note(Duration::ZERO);
+        None
+    }
+
+    /// Counts a turn as a sixteenth of the average. Two threads may overwrite each other; it is an average.
+    fn note(&self, took: Duration) {
+        let average = self.average.load(Ordering::Relaxed);
+        let took = took.min(COUNTED_MAX).as_nanos() as u64;
+        self.average.store(average - average / 16 + took / 16, Ordering::Relaxed);
     }
 }
 

@@ -195,7 +195,7 @@ async fn case_32_a_client_that_left_costs_nothing_more() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let serving = tokio::spawn(metaroute_server::role::serve_http(listener, cluster.http.clone(), stopped));
+    let serving = tokio::spawn(metaroute_server::serve_http(listener, cluster.http.clone(), stopped));
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
     let body = json!({"allow": "global"}).to_string();
     let request =

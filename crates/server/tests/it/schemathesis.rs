@@ -27,7 +27,7 @@ async fn schemathesis_finds_nothing() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (stop, stopped) = tokio::sync::watch::channel(false);
-    let serving = tokio::spawn(metaroute_server::role::serve_http(listener, cluster.http.clone(), stopped));
+    let serving = tokio::spawn(metaroute_server::serve_http(listener, cluster.http.clone(), stopped));
     let output = tokio::task::spawn_blocking(move || {
         Command::new(peer.join("venv/bin/schemathesis"))
             .arg("--config-file")

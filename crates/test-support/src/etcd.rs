@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::certificate::Certificate;
 use crate::{Missing, Port, Ready, Scratch, Server, program};
 
 /// A running server without authentication.
@@ -16,17 +17,6 @@ pub struct Etcd {
     scheme: &'static str,
     trust: Option<PathBuf>,
     _scratch: Scratch,
-}
-
-/// A server certificate for 127.0.0.1, its key, and the authority that signed it, all PEM files.
-#[derive(Clone, Debug)]
-pub struct Certificate {
-    /// The certificate.
-    pub cert: PathBuf,
-    /// Its key.
-    pub key: PathBuf,
-    /// The authority.
-    pub ca: PathBuf,
 }
 
 impl Etcd {

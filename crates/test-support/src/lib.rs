@@ -19,10 +19,11 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod certificate;
 pub mod consul;
 pub mod dialogue;
-pub mod etcd;
 pub mod envoy;
+pub mod etcd;
 pub mod java;
 pub mod mariadb;
 mod missing;

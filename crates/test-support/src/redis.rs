@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::etcd::Certificate;
+use crate::certificate::Certificate;
 use crate::{Missing, Port, Ready, Scratch, Server, program};
 
 /// A running server that keeps nothing on disk, so that a restart forgets everything.

@@ -53,7 +53,6 @@ fn every_scheme_is_read() {
         let shown: Vec<_> = url.hosts().iter().map(ToString::to_string).collect();
         assert_eq!((url.scheme(), shown.join(",").as_str(), url.path()), (scheme, hosts, path), "{text}");
         assert_eq!(url.to_string().parse::<RegistryUrl>().unwrap(), url);
-        assert!(!scheme.is_built_in());
     }
     assert_eq!(url("nacos://h?group=G%26x").param("group"), Some("G&x"));
     assert!(url("rediss://h").tls());

@@ -5,3 +5,7 @@
 mod conformance;
 #[cfg(feature = "consul")]
 mod consul;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(feature = "seata")]
+mod seata;

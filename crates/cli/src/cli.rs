@@ -13,6 +13,7 @@ use crate::failure::{Failure, Outcome};
 use crate::import::Import;
 use crate::output::{Format, Out, tell};
 use crate::query::Query;
+use crate::registry::RegistryCommand;
 use crate::route::RouteCommand;
 use crate::server::Server;
 use crate::simulate::SimulateCommand;
@@ -62,6 +63,9 @@ enum Command {
     /// Explain, pick, lint, compare and simulate on a real registry
     #[command(subcommand)]
     Route(Box<RouteCommand>),
+    /// List, follow, register and examine what a registry holds
+    #[command(subcommand)]
+    Registry(RegistryCommand),
     /// Evaluate, check and format expressions
     #[command(subcommand)]
     Expr(ExprCommand),
@@ -132,6 +136,7 @@ fn run(args: Vec<OsString>, format: Format) -> Outcome {
         Some(Command::Export(command)) => command.run(&mut out),
         Some(Command::Topology(command)) => command.run(&mut out),
         Some(Command::Route(command)) => command.run(&mut out),
+        Some(Command::Registry(command)) => command.run(&mut out),
         Some(Command::Expr(command)) => command.run(&mut out),
         Some(Command::Simulate(command)) => command.run(&mut out),
         Some(Command::Store(command)) => command.run(&mut out),

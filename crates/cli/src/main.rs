@@ -15,6 +15,7 @@ mod import;
 mod output;
 mod pairs;
 mod query;
+mod registry;
 mod route;
 mod server;
 mod simulate;

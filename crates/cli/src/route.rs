@@ -1,13 +1,13 @@
 //! `metaroute route`: the decision a client would make, on a real registry, with every reason shown.
 
 mod diff;
-mod explain;
+pub(crate) mod explain;
 mod import;
 pub(crate) mod lint;
 mod pick;
 pub(crate) mod rules;
 mod simulate;
-mod watch;
+pub(crate) mod watch;
 
 use std::time::Duration;
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use metaroute_core::Instance;
 use metaroute_registry::document::{Format, Note};
-use metaroute_registry::{ConfigError, ConnectError, DriverError, ErrorKind, Fleet, Registry, RegistryUrl, Scheme};
+use metaroute_registry::{
+    ConfigError, ConnectError, Cursor, DriverError, ErrorKind, Fleet, Registry, RegistryUrl, Scheme,
+};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -20,10 +22,17 @@ pub(crate) struct Listing {
     pub(crate) instances: Option<Vec<Instance>>,
     /// What is odd about it.
     pub(crate) notes: Vec<Note>,
+    /// How many entries could not be read.
+    pub(crate) rejected: usize,
+    /// Place in the registry's history.
+    pub(crate) cursor: Option<Cursor>,
 }
 
 /// How long a registry may take to answer a question of the command line.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long saying good-bye may take once the answer is there.
+pub(crate) const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Listing {
     /// Asks the registry at an address (`-` is a fleet file on stdin).
@@ -38,23 +47,22 @@ impl Listing {
         if url.scheme() == Scheme::File {
             return Ok(Self::of(fleet_at(&url)?, service));
         }
-        runtime()?.block_on(async {
-            let registry = Registry::connect(&url).map_err(|error| not_built_in(&error))?;
-            let found = tokio::time::timeout(ANSWER_WITHIN, registry.instances(service)).await.map_err(|_| {
-                let message = format!("{url} did not answer within {} s", ANSWER_WITHIN.as_secs());
-                Failure::new(Status::Unreachable, "registry_unreachable", message)
-            })?;
-            let found = found.map_err(|error| driver_failure(&error))?;
-            Ok(match found {
-                Some((snapshot, _)) => Self { instances: Some(snapshot.instances), notes: snapshot.notes },
-                None => Self { instances: None, notes: Vec::new() },
-            })
+        let found = ask(&url, async |registry| registry.instances(service).await)?;
+        Ok(match found {
+            Some((snapshot, cursor)) => Self {
+                instances: Some(snapshot.instances),
+                notes: snapshot.notes,
+                rejected: snapshot.rejected,
+                cursor: Some(cursor),
+            },
+            None => Self { instances: None, notes: Vec::new(), rejected: 0, cursor: None },
         })
     }
 
     fn of(fleet: Fleet, service: &str) -> Self {
-        let instances = fleet.service(service).map(|found| found.instances.clone());
-        Self { instances, notes: fleet.notes }
+        let found = fleet.service(service);
+        let rejected = found.map_or(0, |found| found.rejected);
+        Self { instances: found.map(|found| found.instances.clone()), notes: fleet.notes, rejected, cursor: None }
     }
 
     /// Tells people what is odd.
@@ -114,6 +122,62 @@ pub(crate) fn registry_file_failure(error: &ConfigError) -> Failure {
     Failure::config(error, status)
 }
 
+/// Opens a registry, asks it something, and leaves it properly.
+///
+/// # Errors
+/// Status 3 when it does not answer in time, and as [`registry_failure`].
+pub(crate) fn ask<T>(
+    url: &RegistryUrl,
+    question: impl AsyncFnOnce(&Registry) -> Result<T, DriverError>,
+) -> Result<T, Failure> {
+    runtime()?.block_on(async {
+        let registry = connect(url)?;
+        let answer = answer(url, question(&registry)).await;
+        registry.shutdown(LEAVE_WITHIN).await;
+        answer
+    })
+}
+
+/// What a registry answers, within the time people wait for it.
+pub(crate) async fn answer<T>(
+    url: &RegistryUrl,
+    question: impl Future<Output = Result<T, DriverError>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(ANSWER_WITHIN, question).await {
+        Ok(answer) => answer.map_err(|error| registry_failure(url, &error)),
+        Err(_) => {
+            let message = format!("{url} did not answer within {} s", ANSWER_WITHIN.as_secs());
+            Err(Failure::new(Status::Unreachable, "registry_unreachable", message).hint(doctor(url)))
+        }
+    }
+}
+
+/// The registry at an address. Nothing is contacted yet. Must be called inside a runtime.
+pub(crate) fn connect(url: &RegistryUrl) -> Result<Registry, Failure> {
+    Registry::connect(url).map_err(|error| match error {
+        ConnectError::NotBuiltIn(_) => Failure::usage("unsupported_registry", error.to_string())
+            .hint("build metaroute with the feature of that registry, or give a fleet file: --from fleet.yaml"),
+        other => Failure::usage("bad_registry_url", other.to_string()),
+    })
+}
+
+/// What a registry at an address answered instead of what was asked for, with a way out.
+pub(crate) fn registry_failure(url: &RegistryUrl, error: &DriverError) -> Failure {
+    let failure = driver_failure(error);
+    match error.kind() {
+        _ if failure.hint.is_some() || url.scheme() == Scheme::File => failure,
+        ErrorKind::Unreachable => failure.hint(doctor(url)),
+        ErrorKind::Denied => {
+            failure.hint("check user, password or token of the address; a secret may be given as env:NAME or file:PATH")
+        }
+        _ => failure,
+    }
+}
+
+fn doctor(url: &RegistryUrl) -> String {
+    format!("`metaroute registry doctor '{url}'` says more")
+}
+
 /// What a registry answered instead of instances.
 pub(crate) fn driver_failure(error: &DriverError) -> Failure {
     if let Some(config) = error.config() {
@@ -125,11 +189,22 @@ pub(crate) fn driver_failure(error: &DriverError) -> Failure {
         ErrorKind::Unsupported => (Status::Usage, "unsupported"),
         _ => (Status::Usage, "bad_registry_data"),
     };
-    Failure::new(status, code, error.to_string())
+    Failure::new(status, code, chain(error))
 }
 
-pub(crate) fn not_built_in(error: &ConnectError) -> Failure {
-    Failure::usage("unsupported_registry", error.to_string()).hint("this build reads fleet files: --from fleet.yaml")
+/// An error with its causes, each once.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// A runtime for commands that wait for something.

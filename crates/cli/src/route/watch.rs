@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use metaroute_core::{Explained, Explanation, GuardOptions, InstanceId, Options, RuleSet, Selector, Update};
-use metaroute_registry::{Registry, State, View};
+use metaroute_registry::{Registry, RegistryUrl, State, View};
 use serde::Serialize;
 use serde_json::Number;
 
@@ -79,9 +79,9 @@ impl Watch {
         let selector = Selector::new(chosen.set.clone(), options).map_err(|error| Failure::rules(&error))?;
         let runtime = source::runtime()?;
         runtime.block_on(async {
-            let registry = Registry::connect(&url).map_err(|error| source::not_built_in(&error))?;
+            let registry = source::connect(&url)?;
             let service = chosen.lookup(&self.target.service);
-            let outcome = self.follow(&registry, service, &selector, &chosen.set, out).await;
+            let outcome = self.follow(&url, &registry, service, &selector, &chosen.set, out).await;
             registry.shutdown(Duration::from_secs(1)).await;
             outcome
         })
@@ -89,6 +89,7 @@ impl Watch {
 
     async fn follow(
         &self,
+        url: &RegistryUrl,
         registry: &Registry,
         service: &str,
         selector: &Selector,
@@ -110,7 +111,7 @@ impl Watch {
                 (State::UnknownService, _) => Update::UnknownService,
                 (_, Some(snapshot)) => Update::Snapshot(snapshot.instances.clone()),
                 (_, None) => match &view.error {
-                    Some(error) => return Err(source::driver_failure(error)),
+                    Some(error) => return Err(source::registry_failure(url, error)),
                     None => continue,
                 },
             };
@@ -188,7 +189,7 @@ fn share(explained: &Explained) -> Share {
     }
 }
 
-fn state_name(state: State) -> &'static str {
+pub(crate) fn state_name(state: State) -> &'static str {
     match state {
         State::Unresolved => "unresolved",
         State::Fresh => "fresh",

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::failure::Failure;
 use crate::output::tell;
+use crate::source::chain;
 use crate::status::Status;
 
 /// How long a start waits for shards, so that most mistakes end it before it says that it is ready.
@@ -152,18 +153,6 @@ fn open_failure(error: &OpenError) -> Failure {
         OpenError::Locked(_) => failure.hint("another metaroute serves it; end that one, or name another folder"),
         _ => failure,
     }
-}
-
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// What went wrong with a role, as a command's failure.

@@ -1,0 +1,69 @@
+//! `metaroute registry instances`.
+
+use clap::Args;
+use serde::Serialize;
+
+use super::{ServiceArgs, show};
+use crate::failure::Outcome;
+use crate::output::{BAD, Out, paint, tell};
+use crate::source::Listing;
+use crate::status::Status;
+use crate::wire::InstanceView;
+
+#[derive(Args)]
+pub(crate) struct Instances {
+    #[command(flatten)]
+    target: ServiceArgs,
+}
+
+/// The same as over HTTP, and why there is none.
+#[derive(Serialize)]
+struct InstancesView<'a> {
+    service: &'a str,
+    instances: Vec<InstanceView>,
+    cursor: Option<&'a str>,
+    stale: bool,
+    /// How many entries could not be read.
+    #[serde(skip_serializing_if = "is_zero")]
+    rejected: usize,
+    /// Why there is no instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Instances {
+    pub(crate) fn run(self, out: &mut Out) -> Outcome {
+        let service = &self.target.service;
+        let listing = Listing::read(&self.target.registry, service)?;
+        let mut instances = listing.instances.clone().unwrap_or_default();
+        instances.sort_by(|a, b| (&a.address, &a.id).cmp(&(&b.address, &b.id)));
+        let reason = match &listing.instances {
+            None => Some("unknown_service"),
+            Some(list) if list.is_empty() => Some("empty_registry"),
+            Some(_) => None,
+        };
+        if out.is_text() {
+            listing.tell_notes();
+            match reason {
+                Some("unknown_service") => tell(format!("{}: no service {service} is known", paint(BAD, "none"))),
+                Some(_) => tell(format!("{}: {service} has no instance", paint(BAD, "none"))),
+                None => out.table(&show(&instances))?,
+            }
+        } else {
+            out.json(&InstancesView {
+                service,
+                instances: instances.iter().map(InstanceView::of).collect(),
+                cursor: listing.cursor.as_ref().map(|cursor| cursor.as_str()),
+                stale: false,
+                rejected: listing.rejected,
+                reason,
+            })?;
+        }
+        Ok(if reason.is_some() { Status::No } else { Status::Done })
+    }
+}

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::node::{self, Listing, Registered, VGROUP};
-use super::session::{CALL, POLL_SLACK, Session};
+use super::session::{CALL, Failing, POLL_SLACK, Session};
 use crate::backend::{Params, bad};
 use crate::carrier;
 use crate::driver::{
@@ -37,9 +37,12 @@ pub(crate) struct NamingServer {
     current: AtomicUsize,
     /// What is registered by us, by service and id.
     own: Mutex<HashMap<(Box<str>, InstanceId), Own>>,
+    failing: Failing,
     /// Tells the lives of one process apart, and those of several.
     process: u64,
     lives: AtomicU64,
+    /// The highest term given.
+    term: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -99,8 +102,10 @@ impl NamingServer {
             poll,
             current: AtomicUsize::new(0),
             own: Mutex::default(),
+            failing: Failing::default(),
             process: rand::random(),
             lives: AtomicU64::new(0),
+            term: AtomicU64::new(0),
         })
     }
 
@@ -117,7 +122,7 @@ impl NamingServer {
         if let Some(old) = old.filter(|old| old.instance == *instance) {
             return old.sent.clone();
         }
-        let term = old.map_or(0, |old| old.term + 1).max(now_ms());
+        let term = self.next_term(old.map_or(0, |old| old.term));
         let incarnation = match old {
             _ if !instance.incarnation.as_str().is_empty() => instance.incarnation.clone(),
             Some(old) => old.incarnation.clone(),
@@ -141,6 +146,22 @@ impl NamingServer {
         let body = node::write(&lived, &about);
         let sent = Sent { cluster, unit, body };
         own.insert(key, Own { instance: instance.clone(), incarnation, term, sent: sent.clone() });
+        sent
+    }
+
+    /// A term above another and all that were given before: of two changes with one term the second may go unnoticed.
+    fn next_term(&self, above: u64) -> u64 {
+        let next = |last: u64| (last + 1).max(above + 1).max(now_ms());
+        let last = self.term.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        next(last.unwrap_or_else(|last| last))
+    }
+
+    /// The body of a deregistration, with a term of its own: a watcher between two polls would not notice one it knows.
+    fn last_word(&self, mut sent: Sent) -> Sent {
+        if let Some(body) = sent.body.as_object_mut() {
+            let term = body.get("term").and_then(Value::as_u64).unwrap_or(0);
+            body.insert("term".into(), self.next_term(term).into());
+        }
         sent
     }
 
@@ -245,21 +266,33 @@ impl NamingServer {
         Ok(response.status() != StatusCode::NOT_MODIFIED)
     }
 
-    async fn next(&self, service: &str, mut place: Place) -> Result<Found, DriverError> {
+    /// The next list that differs from a place; after a failure the next one at all, so that it is known to hold.
+    async fn next(&self, service: &str, mut place: Place, failed: bool) -> Result<Found, DriverError> {
+        let mut any = failed;
         let mut lost_since: Option<Instant> = None;
         loop {
-            let polled = self.poll(place.server, service, &place.term, self.poll).await;
-            let found = match &polled {
-                Ok(_) => self.look(place.server, service).await?,
-                // Another server may still answer; with one there is nobody to ask.
-                Err(error) if self.session.servers() == 1 => return Err(error.clone()),
-                Err(_) => self.look(place.server + 1, service).await?,
+            let mut announced = false;
+            let found = if any && lost_since.is_none() {
+                self.look(place.server, service).await?
+            } else {
+                match self.poll(place.server, service, &place.term, self.poll).await {
+                    Ok(changed) => {
+                        announced = changed;
+                        self.look(place.server, service).await?
+                    }
+                    // Another server may still answer; with one there is nobody to ask.
+                    Err(error) if self.session.servers() == 1 => return Err(error),
+                    Err(_) => self.look(place.server + 1, service).await?,
+                }
             };
             let Some((_, print)) = &found.list else {
-                let Some(_) = place.print else {
+                if place.print.is_none() {
+                    if any {
+                        return Ok(found);
+                    }
                     place = Place { server: found.server, term: found.term, print: None };
                     continue;
-                };
+                }
                 // It knew the vgroup and does not any more: it was restarted. Whoever registers there does so again
                 // within a heartbeat; until then others may know.
                 if let Some(found) = self.elsewhere(found.server, service).await {
@@ -268,15 +301,16 @@ impl NamingServer {
                 if lost_since.get_or_insert_with(Instant::now).elapsed() >= 2 * self.heartbeat {
                     return Ok(found);
                 }
+                any = true;
                 place = Place { server: found.server, term: found.term, print: place.print };
                 tokio::time::sleep(CALM).await;
                 continue;
             };
-            if Some(*print) != place.print {
+            if any || Some(*print) != place.print {
                 return Ok(found);
             }
             // The term alone moved, or nothing did.
-            if matches!(polled, Ok(true)) {
+            if announced {
                 tokio::time::sleep(CALM).await;
             }
             place = Place { server: found.server, term: found.term, print: place.print };
@@ -307,22 +341,13 @@ impl NamingServer {
                 }
             });
             for sent in found {
-                self.post(server, "unregister", &last_word(sent)).await?;
+                self.post(server, "unregister", &self.last_word(sent)).await?;
             }
             Ok(())
         }))
         .await;
         if answers.iter().any(Result::is_ok) { Ok(()) } else { answers.into_iter().collect() }
     }
-}
-
-/// Raises the term of a body: a watcher between two polls would not notice a deregistration with a term it knows.
-fn last_word(mut sent: Sent) -> Sent {
-    if let Some(body) = sent.body.as_object_mut() {
-        let term = body.get("term").and_then(Value::as_u64).map_or(0, |term| term + 1).max(now_ms());
-        body.insert("term".into(), term.into());
-    }
-    sent
 }
 
 fn now_ms() -> u64 {
@@ -404,7 +429,7 @@ impl Driver for NamingServer {
             let key = (service.into(), id.clone());
             let sent = self.own().get(&key).map(|own| own.sent.clone());
             match sent {
-                Some(sent) => self.post_all("unregister", &last_word(sent)).await?,
+                Some(sent) => self.post_all("unregister", &self.last_word(sent)).await?,
                 None => self.withdraw_unseen(service, id).await?,
             }
             self.own().remove(&key);
@@ -434,10 +459,12 @@ impl Driver for NamingServer {
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
             let place = after.and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
+            let failed = self.failing.contains(service);
             let found = match place {
-                Some(place) => self.next(service, place).await?,
-                None => self.look(self.current.load(Ordering::Relaxed), service).await?,
+                Some(place) => self.next(service, place, failed).await,
+                None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
+            let found = self.failing.note(service, found)?;
             let cursor = Place::of(&found).cursor();
             let state = match found.list {
                 Some((snapshot, _)) => SeenState::Service(snapshot),
@@ -494,7 +521,7 @@ mod tests {
         assert!(term(&second) > term(&first));
         assert_eq!(second.unit, first.unit);
         assert_eq!(second.body["metadata"]["metaroute-incarnation"], first.body["metadata"]["metaroute-incarnation"]);
-        assert!(term(&last_word(second.clone())) > term(&second));
+        assert!(term(&driver.last_word(second.clone())) > term(&second));
         // Whatever the clock does.
         let third = driver.prepare("orders", &one);
         assert!(term(&third) > term(&second));

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::node::{self, Listing};
-use super::session::{CALL, POLL_SLACK, Session};
+use super::session::{CALL, Failing, POLL_SLACK, Session};
 use crate::backend::{Params, bad};
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
@@ -32,6 +32,7 @@ pub(crate) struct Raft {
     poll: Duration,
     stream: Option<Client>,
     current: AtomicUsize,
+    failing: Failing,
 }
 
 struct Found {
@@ -79,7 +80,7 @@ impl Raft {
                 .map_err(|error| bad(error.to_string()))
         };
         let stream = stream.then(client).transpose()?;
-        Ok(Self { session, poll, stream, current: AtomicUsize::new(0) })
+        Ok(Self { session, poll, stream, current: AtomicUsize::new(0), failing: Failing::default() })
     }
 
     async fn look_at(&self, server: usize, group: &str) -> Result<Found, DriverError> {
@@ -172,31 +173,30 @@ impl Raft {
         Ok(None)
     }
 
-    async fn next(&self, group: &str, mut place: Place) -> Result<Found, DriverError> {
+    /// The next state that differs from a place; after a failure the next one at all, so that it is known to hold.
+    async fn next(&self, group: &str, mut place: Place, failed: bool) -> Result<Found, DriverError> {
+        if failed {
+            return self.look(place.server, group).await;
+        }
         loop {
             let waited = match &self.stream {
                 Some(client) => self.events(client, place, group).await,
                 None => self.poll(place, group).await.map(|_| None),
             };
-            let announced = match waited {
+            let found = match waited {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => self.look(place.server, group).await?,
                 Err(error) if self.session.servers() == 1 => return Err(error),
                 Err(_) => self.look(place.server + 1, group).await?,
             };
-            let now = Place::of(&announced);
-            // A leader's word of an older term comes from a node that was left behind.
-            if now.print != place.print && now.term >= place.term
-                || matches!(announced.state, State::Unknown) && place.print.is_some()
-            {
-                return Ok(announced);
-            }
-            if now.server == place.server && now.term < place.term {
-                // It is the same server, so the cluster was set up anew.
-                return Ok(announced);
+            let now = Place::of(&found);
+            // Of another server an older term is the word of one that was left behind; of the same one it says that the
+            // cluster was set up anew.
+            if now.print != place.print && (now.term >= place.term || now.server == place.server) {
+                return Ok(found);
             }
             tokio::time::sleep(CALM).await;
-            place = Place { print: place.print, term: now.term.max(place.term), server: now.server };
+            place = Place { print: place.print, ..now };
         }
     }
 }
@@ -305,10 +305,12 @@ impl Driver for Raft {
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
+            let failed = self.failing.contains(service);
             let found = match after.and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers())) {
-                Some(place) => self.next(service, place).await?,
-                None => self.look(self.current.load(Ordering::Relaxed), service).await?,
+                Some(place) => self.next(service, place, failed).await,
+                None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
+            let found = self.failing.note(service, found)?;
             let cursor = Place::of(&found).cursor();
             let state = match found.state {
                 State::Listed(snapshot, _) => SeenState::Service(snapshot),

@@ -1,5 +1,7 @@
 //! Calls to Seata's servers: one at a time by number, with a login per server, and with the `code` in the body checked.
 
+use std::collections::HashSet;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use reqwest::header::{AUTHORIZATION, HeaderValue};
@@ -176,6 +178,31 @@ impl Session {
         header.set_sensitive(true);
         *token = Some(Token { header: header.clone(), since: Instant::now() });
         Ok(Some(header))
+    }
+}
+
+/// The services whose last watch broke. Whoever watched them does not know whether what was seen still holds, so the next
+/// watch answers at once, changed or not.
+#[derive(Default)]
+pub(super) struct Failing(std::sync::Mutex<HashSet<Box<str>>>);
+
+impl Failing {
+    pub(super) fn contains(&self, service: &str) -> bool {
+        self.services().contains(service)
+    }
+
+    /// Remembers how a watch ended.
+    pub(super) fn note<T>(&self, service: &str, watched: Result<T, DriverError>) -> Result<T, DriverError> {
+        match &watched {
+            Ok(_) => drop(self.services().remove(service)),
+            Err(_) => drop(self.services().insert(service.into())),
+        }
+        watched
+    }
+
+    fn services(&self) -> std::sync::MutexGuard<'_, HashSet<Box<str>>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,0 +1,4 @@
+//! Seata's NamingServer and Raft metadata.
+
+mod naming;
+mod naming_server;

@@ -1,11 +1,11 @@
 //! The store beside the bare engine and beside MariaDB (InnoDB), on the same rows, in one run.
 //!
-//! `cargo run -p metaroute-store --release --example bench [ROWS] [--no-mariadb] [--flat UP_TO]`
+//! `cargo run -p metaroute-store --release --example bench [ROWS] [--no-mariadb] [--load] [--flat UP_TO]`
 //!
 //! Prints a Markdown table of figures and of ratios. MariaDB is asked through its command-line client over
 //! a Unix socket, one statement at a time, because that is the least that stands between a program and its
-//! data there; the store and the engine are called in the process. `--flat` also loads ever more rows and
-//! says how the speed of loading and reading moves.
+//! data there; the store and the engine are called in the process. `--load` stops after the sorted load. `--flat`
+//! instead loads ever more rows and says how the speed of loading and reading moves.
 #![allow(clippy::print_stdout, reason = "a program that prints a report")]
 
 use std::io::Write;
@@ -23,7 +23,7 @@ use test_support::mariadb::MariaDb;
 
 const TENANTS: u64 = 5_000;
 const CACHE: u64 = 256 << 20;
-const CHUNK: u64 = 100_000;
+const CHUNK: u64 = 200_000;
 const BATCH: u64 = 1_000;
 const BATCHED_ROWS: u64 = 200_000;
 const MIMES: [&str; 6] = [
@@ -249,7 +249,7 @@ fn list(view: &View, table: &Table, columns: &[usize], tenant: u64) -> usize {
     page.rows.len()
 }
 
-fn ours(report: &mut Report, folder: &Path, rows: u64) {
+fn ours(report: &mut Report, folder: &Path, rows: u64, only_load: bool) {
     println!("store:");
     let batched = folder.join("batched");
     let store = Store::open(&batched, options()).expect("opens");
@@ -283,6 +283,10 @@ fn ours(report: &mut Report, folder: &Path, rows: u64) {
     println!("  gate: {:?}, l0 {}", store.gauges().gate_waited, store.gauges().l0_runs);
     store.compact().wait().expect("compacts");
     report.put(Who::Ours, "disk", "bytes/row", false, store.gauges().table_bytes as f64 / rows as f64);
+    if only_load {
+        store.close();
+        return;
+    }
 
     let all: Vec<usize> = (0..8).collect();
     let listing = table.schema().default_columns();
@@ -350,33 +354,42 @@ fn ours(report: &mut Report, folder: &Path, rows: u64) {
 /// or types: the value is what a program would concatenate itself.
 mod bare {
     use super::*;
-    use fjall::config::{BlockSizePolicy, CompressionPolicy};
+    use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
     use fjall::{AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
     pub(super) struct Bare {
         pub(super) db: Database,
-        pub(super) keys: Keyspace,
+        pub(super) rows: Keyspace,
+        pub(super) index: Keyspace,
     }
 
     pub(super) fn open(path: &Path) -> Bare {
         let db = Database::builder(path)
             .cache_size(CACHE)
-            .worker_threads(2)
+            .worker_threads(4)
             .max_journaling_size(64 << 20)
             .open()
             .expect("opens");
-        let keys = db
-            .keyspace("data", || {
-                KeyspaceCreateOptions::default()
-                    .max_memtable_size(16 << 20)
-                    .data_block_size_policy(BlockSizePolicy::all(4_096))
-                    .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-                    .compaction_strategy(std::sync::Arc::new(
-                        fjall::compaction::Leveled::default().with_l0_threshold(6),
-                    ))
-            })
-            .expect("creates");
-        Bare { db, keys }
+        let options = |block: u32, l0_tables: u8| {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(16 << 20)
+                .data_block_size_policy(BlockSizePolicy::all(block))
+                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+                .compaction_strategy(std::sync::Arc::new(
+                    fjall::compaction::Leveled::default().with_l0_threshold(l0_tables),
+                ))
+        };
+        let rows = db.keyspace("rows", || options(8_192, 6)).expect("creates");
+        let index =
+            db.keyspace("index", || options(32_768, 8).filter_policy(FilterPolicy::disabled())).expect("creates");
+        Bare { db, rows, index }
+    }
+
+    /// Puts a file into a batch.
+    fn insert(bare: &Bare, batch: &mut fjall::OwnedWriteBatch, f: &File) {
+        let [(row_key, row), (index_key, entry)] = pairs(f);
+        batch.insert(&bare.rows, row_key, row);
+        batch.insert(&bare.index, index_key, entry);
     }
 
     pub(super) fn pairs(f: &File) -> [(Vec<u8>, Vec<u8>); 2] {
@@ -404,16 +417,14 @@ mod bare {
         [(row_key, row), (index_key, entry)]
     }
 
-    pub(super) fn run(report: &mut Report, folder: &Path, rows: u64) {
+    pub(super) fn run(report: &mut Report, folder: &Path, rows: u64, only_load: bool) {
         println!("bare engine:");
         let bare = open(&folder.join("batched-bare"));
         let start = Instant::now();
         for first in (0..BATCHED_ROWS).step_by(BATCH as usize) {
             let mut batch = bare.db.batch().durability(Some(PersistMode::Buffer));
             for id in first..first + BATCH {
-                for (key, value) in pairs(&file(id)) {
-                    batch.insert(&bare.keys, key, value);
-                }
+                insert(&bare, &mut batch, &file(id));
             }
             batch.commit().expect("commits");
         }
@@ -431,14 +442,14 @@ mod bare {
                 entries.push(entry);
             }
             entries.sort_unstable();
-            for part in [heads, entries] {
-                let mut ingestion = bare.keys.start_ingestion().expect("starts");
+            for (tree, part) in [(&bare.rows, heads), (&bare.index, entries)] {
+                let mut ingestion = tree.start_ingestion().expect("starts");
                 for (key, value) in part {
                     ingestion.write(key, value).expect("writes");
                 }
                 ingestion.finish().expect("finishes");
             }
-            while bare.keys.tree.l0_run_count() > 12 {
+            while bare.index.tree.l0_run_count() > 12 {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
@@ -461,8 +472,14 @@ mod bare {
             true,
             rows as f64 / used,
         );
-        bare.keys.tree.major_compact(64 << 20, u64::MAX >> 1).expect("compacts");
-        report.put(Who::Engine, "disk", "bytes/row", false, bare.keys.disk_space() as f64 / rows as f64);
+        for tree in [&bare.rows, &bare.index] {
+            tree.tree.major_compact(64 << 20, u64::MAX >> 1).expect("compacts");
+        }
+        let bytes = bare.rows.disk_space() + bare.index.disk_space();
+        report.put(Who::Engine, "disk", "bytes/row", false, bytes as f64 / rows as f64);
+        if only_load {
+            return;
+        }
         let time = Duration::from_secs(5);
         for (threads, get, newest) in [
             (1, "point get, 1 thread", "list 100 newest, 1 thread"),
@@ -471,14 +488,14 @@ mod bare {
             let (per_second, _) = measure(threads, time, |rng| {
                 let mut key = vec![0x20];
                 key.extend_from_slice(&rng.random_range(0..rows).to_be_bytes());
-                assert!(bare.keys.get(key).expect("readable").is_some());
+                assert!(bare.rows.get(key).expect("readable").is_some());
             });
             report.put(Who::Engine, get, "/s", true, per_second);
             let (per_second, _) = measure(threads, time, |rng| {
                 let mut key = vec![0x30];
                 key.extend_from_slice(&rng.random_range(0..TENANTS).to_be_bytes());
                 let mut found = 0;
-                for entry in bare.keys.prefix(key).rev().take(100) {
+                for entry in bare.index.prefix(key).rev().take(100) {
                     found += entry.into_inner().expect("readable").1.len();
                 }
                 assert!(found > 0);
@@ -487,7 +504,7 @@ mod bare {
         }
         let start = Instant::now();
         let mut found = 0;
-        for entry in bare.keys.prefix([0x20]) {
+        for entry in bare.rows.prefix([0x20]) {
             let (_, value) = entry.into_inner().expect("readable");
             let size = u64::from_le_bytes(value[8..16].try_into().expect("eight bytes"));
             let mime = &value[65 + usize::from(value[64])..];
@@ -503,14 +520,12 @@ mod bare {
                 let id = rng.random_range(0..rows);
                 if rng.random_range(0..10) == 0 {
                     let mut batch = bare.db.batch().durability(Some(PersistMode::Buffer));
-                    for (key, value) in pairs(&file(id)) {
-                        batch.insert(&bare.keys, key, value);
-                    }
+                    insert(&bare, &mut batch, &file(id));
                     batch.commit().expect("commits");
                 } else {
                     let mut key = vec![0x20];
                     key.extend_from_slice(&id.to_be_bytes());
-                    assert!(bare.keys.get(key).expect("readable").is_some());
+                    assert!(bare.rows.get(key).expect("readable").is_some());
                 }
             });
             report.put(Who::Engine, name, "/s", true, per_second);
@@ -728,9 +743,10 @@ fn main() {
     }
     println!("{rows} rows, {TENANTS} tenants, cache {} MiB", CACHE >> 20);
     let mut report = Report::default();
-    ours(&mut report, folder.path(), rows);
-    bare::run(&mut report, folder.path(), rows);
-    if !args.iter().any(|a| a == "--no-mariadb") {
+    let only_load = args.iter().any(|a| a == "--load");
+    ours(&mut report, folder.path(), rows, only_load);
+    bare::run(&mut report, folder.path(), rows, only_load);
+    if !only_load && !args.iter().any(|a| a == "--no-mariadb") {
         mariadb(&mut report, folder.path(), rows);
     }
     report.print();

@@ -9,6 +9,7 @@ use std::ops::Bound;
 use std::path::PathBuf;
 
 use crate::error::{Error, Result};
+use crate::filter::time_of;
 use crate::ingest::Intent;
 use crate::key::{self, Lane, Parsed, TableId, TimeKey};
 use crate::query::Cancel;
@@ -16,7 +17,7 @@ use crate::record::{Kind, Record, RecordError};
 use crate::schema::{Declaration, Schema};
 use crate::state::{TableState, Totals, decode_plain};
 use crate::table::Table;
-use crate::value::Value;
+use crate::value::{Value, ValueRef};
 use crate::version::Version;
 use crate::view::{TableView, View};
 
@@ -299,10 +300,13 @@ impl View {
         let (Ok(stored), Ok(now)) = (Record::read(key, entry), Record::read(key, &prepared.entry)) else {
             return Ok(None);
         };
+        let schema = table.schema();
+        let time = schema.time().map_or(ValueRef::Null, |at| row[at].as_ref());
         let cells = |record: &Record<'_>| {
             let mut cells = Vec::new();
-            let schema = table.schema();
-            record.cells.for_each(schema, schema.listing(), |_, value| cells.push(value.into_owned())).map(|()| cells)
+            let origin = record.cells.origin(time);
+            let each = |_, value: ValueRef<'_>| cells.push(value.into_owned());
+            record.cells.for_each(schema, schema.listing(), origin, each).map(|()| cells)
         };
         let agrees = stored.version == now.version && cells(&stored) == cells(&now);
         Ok(agrees.then_some(prepared.sums))
@@ -416,7 +420,8 @@ impl View {
                 let record = Record::read(key, bytes)?;
                 let schema = at.table.schema();
                 let mut values = Vec::new();
-                record.cells.for_each(schema, schema.listing(), |_, v| values.push(v.into_owned()))?;
+                let origin = record.cells.origin(time_of(schema, time));
+                record.cells.for_each(schema, schema.listing(), origin, |_, v| values.push(v.into_owned()))?;
                 let live = record.kind == Kind::Live;
                 Dumped::Entry {
                     table: at.table.name().to_owned(),

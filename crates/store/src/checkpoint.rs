@@ -20,15 +20,16 @@ use crate::key::{self, Lane, Parsed};
 use crate::opening;
 use crate::options::OpenOptions;
 use crate::query::Cancel;
-use crate::record::{Kind, Reader, Record, RecordError, put_block, put_varint, unseal};
+use crate::record::{CellFormat, FORMAT, Kind, Reader, Record, RecordError, put_block, put_varint, unseal};
 use crate::schema::Schema;
 use crate::state::TableState;
 use crate::store::Store;
 use crate::table::Table;
 use crate::writer::{Shared, Writer};
 
-/// First bytes of every checkpoint; the last one is the format version.
-const MAGIC: [u8; 8] = *b"MRCKPT\0\x01";
+/// First bytes of every checkpoint; the last one is the format version. In version 1 rows come without their format
+/// byte, which is 1.
+const MAGIC: [u8; 8] = *b"MRCKPT\0\x02";
 const HEAD: u8 = 1;
 const ROWS: u8 = 2;
 const END: u8 = 3;
@@ -226,7 +227,7 @@ impl Rows {
         Rows { table, count: 0, last: 0, bytes: Vec::with_capacity(FRAME_BYTES + 4_096) }
     }
 
-    /// Adds a stored value without format byte and checksum; both are made anew on restore.
+    /// Adds a stored value without its checksum, which is made anew on restore.
     fn push(&mut self, id: u64, body: &[u8]) {
         put_varint(&mut self.bytes, id - self.last);
         put_block(&mut self.bytes, body);
@@ -303,7 +304,7 @@ impl Store {
                     _ => continue,
                 }
                 let body = unseal(&key, &bytes).map_err(|e| Error::record(&key, e))?;
-                rows.push(id, &body[1..]);
+                rows.push(id, body);
                 if rows.bytes.len() >= FRAME_BYTES {
                     rows.write(&mut out)?;
                     guard()?;
@@ -337,12 +338,12 @@ impl Store {
         let path = path.as_ref();
         let mut stream = Tap::new(from);
         // Looked at before the folder is touched, so that a wrong file leaves nothing behind.
-        let head = read_head(&mut stream)?;
+        let (format, head) = read_head(&mut stream)?;
         opening::begin_restore(path)?;
         let opened = opening::open_restore(path, &options)?;
         let shared = Arc::new(Shared::new(path.to_owned(), options));
         let mut writer = Writer::new(shared, opened);
-        let restored = fill(&mut writer, head, &mut stream, cancel);
+        let restored = fill(&mut writer, format, head, &mut stream, cancel);
         let closed = writer.shut();
         let summary = restored?;
         closed?;
@@ -351,22 +352,29 @@ impl Store {
     }
 }
 
-fn read_head<R: Read>(stream: &mut Tap<R>) -> Result<Head> {
+/// The format version and the first frame.
+fn read_head<R: Read>(stream: &mut Tap<R>) -> Result<(u8, Head)> {
     let mut magic = [0; 8];
     stream.take(&mut magic)?;
     if magic[..7] != MAGIC[..7] {
         return Err(refused("it is none"));
     }
-    if magic[7] != MAGIC[7] {
+    if !(1..=MAGIC[7]).contains(&magic[7]) {
         return Err(refused(format!("its format {} is not known to this build", magic[7])));
     }
     match stream.next_frame()? {
-        (HEAD, payload) => Head::decode(&payload),
+        (HEAD, payload) => Ok((magic[7], Head::decode(&payload)?)),
         (kind, _) => Err(refused(format!("it starts with a frame of kind {kind}"))),
     }
 }
 
-fn fill<R: Read>(writer: &mut Writer, head: Head, stream: &mut Tap<R>, cancel: &Cancel) -> Result<CheckpointSummary> {
+fn fill<R: Read>(
+    writer: &mut Writer,
+    format: u8,
+    head: Head,
+    stream: &mut Tap<R>,
+    cancel: &Cancel,
+) -> Result<CheckpointSummary> {
     let mut summary = CheckpointSummary::default();
     let mut tables: Vec<(u16, Table)> = Vec::new();
     for (id, schema, state) in head.tables {
@@ -399,7 +407,7 @@ fn fill<R: Read>(writer: &mut Writer, head: Head, stream: &mut Tap<R>, cancel: &
                     load(writer, &mut chunk)?;
                 }
                 let (_, into) = chunk.get_or_insert_with(|| (id, Chunk::new(&table)));
-                read_rows(&mut reader, into, &mut summary).map_err(|e| match e {
+                read_rows(format, &mut reader, into, &mut summary).map_err(|e| match e {
                     RowsError::Bytes(e) => bad(e),
                     RowsError::Store(e) => e,
                 })?;
@@ -451,12 +459,22 @@ impl From<RecordError> for RowsError {
     }
 }
 
-fn read_rows(reader: &mut Reader<'_>, chunk: &mut Chunk, summary: &mut CheckpointSummary) -> Result<(), RowsError> {
+fn read_rows(
+    format: u8,
+    reader: &mut Reader<'_>,
+    chunk: &mut Chunk,
+    summary: &mut CheckpointSummary,
+) -> Result<(), RowsError> {
     let count = reader.varint()?;
     let mut id = 0_u64;
     for _ in 0..count {
         id = id.checked_add(reader.varint()?).ok_or(RecordError::Bad("id"))?;
-        match chunk.push_stored(id, reader.block()?) {
+        let block = reader.block()?;
+        let pushed = match format {
+            1 => chunk.push_stored(id, &[&[FORMAT], block].concat()),
+            _ => chunk.push_stored(id, block),
+        };
+        match pushed {
             Ok(true) => summary.rows += 1,
             Ok(false) => summary.tombstones += 1,
             Err(error) => return Err(RowsError::Store(error)),
@@ -471,10 +489,13 @@ fn read_rows(reader: &mut Reader<'_>, chunk: &mut Chunk, summary: &mut Checkpoin
 /// When the stream is damaged, ends early or is no checkpoint.
 pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
     let mut stream = Tap::new(from);
-    let head = read_head(&mut stream)?;
+    let (format, head) = read_head(&mut stream)?;
     let mut summary = CheckpointSummary { tables: head.tables.len() as u64, ..Default::default() };
-    let tables: Vec<(u16, Table)> =
-        head.tables.into_iter().map(|(id, schema, _)| (id, Table::new(key::TableId(id), schema))).collect();
+    let tables: Vec<(u16, Table)> = head
+        .tables
+        .into_iter()
+        .map(|(id, schema, _)| (id, Table::new(key::TableId(id), schema, CellFormat::Two)))
+        .collect();
     let mut last: Option<(u16, u64)> = None;
     loop {
         let hash = stream.hash.digest();
@@ -489,7 +510,7 @@ pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
                     .find(|(other, _)| *other == id)
                     .ok_or_else(|| refused(format!("rows of table {id}, which it does not declare")))?;
                 let mut chunk = Chunk::new(table);
-                match read_rows(&mut reader, &mut chunk, &mut summary) {
+                match read_rows(format, &mut reader, &mut chunk, &mut summary) {
                     Ok(()) => {}
                     Err(RowsError::Bytes(e)) => return Err(bad(e)),
                     Err(RowsError::Store(e)) => return Err(e),

@@ -2,7 +2,10 @@
 //!
 //! Above it there is one ordered key space with batches, snapshots, scans both ways, ingestion of a
 //! sorted stream and numbers about its state; a second engine could stand here without anything
-//! above noticing. The engine is fjall, pinned exactly because some numbers come from fields it does
+//! above noticing. Below, the key space is cut in two at one key, each half a tree of its own: rows arrive in
+//! order of id and are then never written again, while the index and the small records are merged all the time.
+//! In one tree every merge of the index would write new rows again, and both would have to do with the
+//! same blocks. Batches, snapshots and the journal span both trees. The engine is fjall, pinned exactly because some numbers come from fields it does
 //! not promise. Its known traits are dealt with here or one level up, and named by their number in
 //! `docs/storage-format.md`:
 //!
@@ -21,14 +24,17 @@ use std::time::{Duration, Instant};
 
 use fjall::compaction::Leveled;
 use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
-use fjall::config::{BlockSizePolicy, CompressionPolicy};
+use fjall::config::{BlockSizePolicy, CompressionPolicy, FilterPolicy};
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, PersistMode, Readable, Slice,
 };
 
 use crate::error::{Error, Result, is_full};
 
-const KEYSPACE: &str = "data";
+/// The tree of everything not in [`LOW_TREE`].
+const TREE: &str = "data";
+/// The tree of the keys below the cut.
+const LOW_TREE: &str = "rows";
 
 /// Says whether a stored pair can be thrown away for good; called by compaction into the last level.
 pub(crate) type Discard = Arc<dyn Fn(&[u8], &[u8]) -> bool + Send + Sync + RefUnwindSafe>;
@@ -39,11 +45,20 @@ pub(crate) struct Tuning {
     pub(crate) cache_bytes: u64,
     pub(crate) memtable_bytes: u64,
     pub(crate) worker_threads: usize,
+    /// Keys whose first byte is below it have a tree of their own; `None` for stores made before there were two.
+    /// Must be the same at every open.
+    pub(crate) cut: Option<u8>,
 }
 
 /// A stored value or key, shared with the engine's cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes(Slice);
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Bytes(Slice::new(bytes))
+    }
+}
 
 impl Deref for Bytes {
     type Target = [u8];
@@ -55,14 +70,37 @@ impl Deref for Bytes {
 /// An open engine.
 pub(crate) struct Engine {
     db: Database,
-    keys: Keyspace,
+    trees: Trees,
+}
+
+/// The one or two trees that make up the key space.
+#[derive(Clone)]
+struct Trees {
+    /// Keys whose first byte is below the number.
+    low: Option<(u8, Keyspace)>,
+    /// All others.
+    rest: Keyspace,
+}
+
+impl Trees {
+    fn of(&self, key: &[u8]) -> &Keyspace {
+        match &self.low {
+            Some((cut, low)) if key.first().is_some_and(|first| first < cut) => low,
+            _ => &self.rest,
+        }
+    }
+
+    /// In key order.
+    fn all(&self) -> impl Iterator<Item = &Keyspace> {
+        self.low.iter().map(|(_, low)| low).chain([&self.rest])
+    }
 }
 
 /// One state of the whole key space; keeps what it sees alive on disk.
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     inner: fjall::Snapshot,
-    keys: Keyspace,
+    trees: Trees,
 }
 
 /// Writes that become visible together.
@@ -195,20 +233,34 @@ impl Engine {
             let factory: Arc<dyn Factory> = Arc::new(FilterFactory(discard.clone()));
             let db = Database::builder(root)
                 .cache_size(tuning.cache_bytes)
-                // One worker leaves the memtable without a limit (hazard 3).
-                .worker_threads(tuning.worker_threads.max(2))
+                .worker_threads(tuning.worker_threads.max(WORKERS_MIN))
                 // The smallest the engine takes; it is replayed at every open.
                 .max_journaling_size(64 * 1024 * 1024)
                 .with_compaction_filter_factories(Arc::new(move |_| Some(factory.clone())))
                 .open()?;
-            let keys = db.keyspace(KEYSPACE, || {
+            let options = || {
                 KeyspaceCreateOptions::default()
                     .max_memtable_size(tuning.memtable_bytes)
-                    .data_block_size_policy(BlockSizePolicy::all(DATA_BLOCK_BYTES))
                     .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-                    .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(L0_TABLES)))
+            };
+            let rest = db.keyspace(TREE, || {
+                options()
+                    .data_block_size_policy(BlockSizePolicy::all(INDEX_BLOCK_BYTES))
+                    .filter_policy(FilterPolicy::disabled())
+                    .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(INDEX_L0_TABLES)))
             })?;
-            Ok(Engine { db, keys })
+            let low = match tuning.cut {
+                None => None,
+                Some(cut) => {
+                    let low = db.keyspace(LOW_TREE, || {
+                        options()
+                            .data_block_size_policy(BlockSizePolicy::all(ROW_BLOCK_BYTES))
+                            .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(ROW_L0_TABLES)))
+                    })?;
+                    Some((cut, low))
+                }
+            };
+            Ok(Engine { db, trees: Trees { low, rest } })
         };
         open().map_err(|error| match Failure::of(error) {
             Failure::Locked => Error::Locked(root.to_owned()),
@@ -225,25 +277,28 @@ impl Engine {
         let mut batch = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), set.items.len()).durability(Some(mode));
         for (key, value) in set.items {
             match value {
-                Some(value) => batch.insert(&self.keys, key, value),
-                None => batch.remove(&self.keys, key),
+                Some(value) => batch.insert(self.trees.of(&key), key, value),
+                None => batch.remove(self.trees.of(&key), key),
             }
         }
         batch.commit().map_err(Failure::of)
     }
 
-    /// Brings a sorted, duplicate-free stream in as finished tables, atomically. Existing keys are
-    /// replaced without a look (hazard 2), so callers prove first that there are none worth keeping.
-    pub(crate) fn ingest(&self, items: impl IntoIterator<Item = (Vec<u8>, Vec<u8>)>) -> Result<(), Failure> {
-        let mut ingestion = self.keys.start_ingestion().map_err(Failure::of)?;
+    /// Brings a sorted, duplicate-free stream in as finished tables, atomically. Existing keys are replaced without a
+    /// look (hazard 2), so callers prove first that there are none worth keeping. All keys must lie on the same side
+    /// of the cut.
+    pub(crate) fn ingest(&self, items: impl IntoIterator<Item = (Bytes, Bytes)>) -> Result<(), Failure> {
+        let mut items = items.into_iter().peekable();
+        let Some((first, _)) = items.peek() else { return Ok(()) };
+        let mut ingestion = self.trees.of(first).start_ingestion().map_err(Failure::of)?;
         for (key, value) in items {
-            ingestion.write(key, value).map_err(Failure::of)?;
+            ingestion.write(key.0, value.0).map_err(Failure::of)?;
         }
         ingestion.finish().map_err(Failure::of)
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot { inner: self.db.snapshot(), keys: self.keys.clone() }
+        Snapshot { inner: self.db.snapshot(), trees: self.trees.clone() }
     }
 
     /// What [`Snapshot::sequence`] of a snapshot taken now would be.
@@ -265,8 +320,10 @@ impl Engine {
     /// `deadline` or when the engine has failed; the engine's own wait has no way out of that.
     pub(crate) fn flush(&self, deadline: Duration) -> Result<(), Failure> {
         let start = Instant::now();
-        self.keys.rotate_memtable().map_err(Failure::of)?;
-        while self.keys.tree.sealed_memtable_count() > 0 {
+        for tree in self.trees.all() {
+            tree.rotate_memtable().map_err(Failure::of)?;
+        }
+        while self.trees.all().any(|tree| tree.tree.sealed_memtable_count() > 0) {
             if self.is_poisoned() {
                 return Err(Failure::of(fjall::Error::Poisoned));
             }
@@ -283,44 +340,66 @@ impl Engine {
     pub(crate) fn compact(&self, oldest: u64) -> Result<(), Failure> {
         // The engine's own rule: one below the oldest snapshot.
         let watermark = oldest.saturating_sub(1);
-        self.keys.tree.major_compact(64 * 1024 * 1024, watermark).map_err(|e| Failure::of(e.into()))
+        for tree in self.trees.all() {
+            tree.tree.major_compact(64 * 1024 * 1024, watermark).map_err(|e| Failure::of(e.into()))?;
+        }
+        Ok(())
     }
 
     /// Lets go of files that no snapshot at or above `oldest` sees. The engine does so by itself only at the next
     /// flush or compaction, which an idle store never reaches.
     pub(crate) fn forget_before(&self, oldest: u64) {
-        let tree = &self.keys.tree;
-        let path = &tree.tree_config().path;
-        if let Err(error) = tree.get_version_history_lock().maintenance(path, oldest.saturating_sub(1)) {
-            tracing::warn!(?error, "old manifests not removed");
+        for tree in self.trees.all() {
+            let tree = &tree.tree;
+            let path = &tree.tree_config().path;
+            if let Err(error) = tree.get_version_history_lock().maintenance(path, oldest.saturating_sub(1)) {
+                tracing::warn!(?error, "old manifests not removed");
+            }
         }
     }
 
     pub(crate) fn gauges(&self) -> EngineGauges {
-        let tree = &self.keys.tree;
-        EngineGauges {
-            l0_runs: tree.l0_run_count(),
-            sealed_memtables: tree.sealed_memtable_count(),
-            active_memtable_bytes: tree.active_memtable().size(),
+        let mut gauges = EngineGauges {
             pending_flushes: self.db.outstanding_flushes(),
             running_compactions: self.db.active_compactions(),
             finished_compactions: self.db.compactions_completed(),
             compacting: self.db.time_compacting(),
-            tables: tree.table_count(),
-            table_bytes: tree.disk_space(),
             journals: self.db.journal_count(),
             journal_bytes: self.db.journal_disk_space().unwrap_or(0),
             cache_bytes: self.db.cache_size(),
+            ..EngineGauges::default()
+        };
+        for tree in self.trees.all() {
+            let tree = &tree.tree;
+            // The engine stops writes for each tree by itself, so the worse one counts.
+            gauges.l0_runs = gauges.l0_runs.max(tree.l0_run_count());
+            gauges.sealed_memtables = gauges.sealed_memtables.max(tree.sealed_memtable_count());
+            gauges.active_memtable_bytes += tree.active_memtable().size();
+            gauges.tables += tree.table_count();
+            gauges.table_bytes += tree.disk_space();
         }
+        gauges
     }
 }
 
-/// Tables in level 0 at which they are merged down. A bulk chunk leaves two, and each merge writes the first level's
-/// part of the index again, so 4 would make loading half again as dear; the gate slows writes from 6 runs on.
-const L0_TABLES: u8 = 6;
+/// One worker leaves the memtable without a limit (hazard 3). The first of several leaves compactions to the others
+/// and, while these are busy, takes the request for one out of the queue and puts it back without a pause; a third
+/// takes it, sees that there is nothing more to do, and ends that.
+const WORKERS_MIN: usize = 3;
 
-/// Blocks of 4 KiB: at 16 KiB a point read decompresses four times as much for a sixth less disk.
-const DATA_BLOCK_BYTES: u32 = 4 * 1024;
+/// Tables in level 0 of the rows at which they are merged down. Bulk chunks do not wait for it: their rows lie above
+/// all others and are moved, not merged.
+const ROW_L0_TABLES: u8 = 6;
+/// The same for the index. A bulk chunk leaves two tables, and each merge writes the first level's part of the index
+/// again, so a smaller number would make loading dearer; the gate slows writes from 6 runs on.
+const INDEX_L0_TABLES: u8 = 8;
+
+/// Small, because a row is read by itself: at 16 KiB a point read decompresses four times as much for a sixth less
+/// disk.
+const ROW_BLOCK_BYTES: u32 = 8 * 1024;
+/// A listing of 100 reads one or two such blocks. Nobody asks the index for single keys, so it has no Bloom filter
+/// either; the counters beside it are few and cached.
+const INDEX_BLOCK_BYTES: u32 = 32 * 1024;
 
 /// An entry delivered by a scan.
 pub(crate) type Entry = (Bytes, Bytes);
@@ -332,7 +411,7 @@ impl Snapshot {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        match self.inner.get(&self.keys, key) {
+        match self.inner.get(self.trees.of(key), key) {
             Ok(value) => Ok(value.map(Bytes)),
             Err(error) => Err(self.read_error(error, Some(key))),
         }
@@ -340,13 +419,25 @@ impl Snapshot {
 
     /// Entries of `range` in key order.
     pub(crate) fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Scan {
-        Scan { iter: self.inner.range::<&[u8], _>(&self.keys, (from, to)), keys: self.clone(), last: None }
+        let range = |tree| self.inner.range::<&[u8], _>(tree, (from, to));
+        let first_byte = |bound: Bound<&[u8]>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => key.first().copied(),
+            Bound::Unbounded => None,
+        };
+        let (low, rest) = match &self.trees.low {
+            Some((cut, low)) => (
+                first_byte(from).is_none_or(|first| first < *cut).then(|| range(low)),
+                first_byte(to).is_none_or(|last| last >= *cut).then(|| range(&self.trees.rest)),
+            ),
+            None => (None, Some(range(&self.trees.rest))),
+        };
+        Scan { low, rest, snapshot: self.clone(), last: None }
     }
 
     fn read_error(&self, error: fjall::Error, near: Option<&[u8]>) -> Error {
         match Failure::of(error) {
             Failure::Damaged(what) => {
-                let file = self.damaged_table(near).unwrap_or_else(|| self.keys.path().to_owned());
+                let file = self.damaged_table(near).unwrap_or_else(|| self.trees.rest.path().to_owned());
                 Error::Corrupt { file, what }
             }
             other => Error::Engine(other.reason()),
@@ -356,12 +447,14 @@ impl Snapshot {
     /// Reads every block of every table file; returns the files with damage.
     pub(crate) fn damaged_tables(&self, cancel: &crate::Cancel) -> Result<Vec<PathBuf>> {
         let mut damaged = Vec::new();
-        for table in self.keys.tree.current_version().iter_tables() {
-            if !is_whole(table) {
-                damaged.push(table.path.to_path_buf());
-            }
-            if cancel.is_cancelled() {
-                return Err(Error::Cancelled);
+        for tree in self.trees.all() {
+            for table in tree.tree.current_version().iter_tables() {
+                if !is_whole(table) {
+                    damaged.push(table.path.to_path_buf());
+                }
+                if cancel.is_cancelled() {
+                    return Err(Error::Cancelled);
+                }
             }
         }
         Ok(damaged)
@@ -371,13 +464,14 @@ impl Snapshot {
     /// at the neighbourhood of `near` in every table first, then at everything.
     fn damaged_table(&self, near: Option<&[u8]>) -> Option<PathBuf> {
         const NEIGHBOURHOOD: usize = 10_000;
-        let version = self.keys.tree.current_version();
-        if let Some(table) = version.iter_tables().find(|table| !opens(&table.path)) {
+        let versions: Vec<_> = self.trees.all().map(|tree| tree.tree.current_version()).collect();
+        let tables = || versions.iter().flat_map(|version| version.iter_tables());
+        if let Some(table) = tables().find(|table| !opens(&table.path)) {
             return Some(table.path.to_path_buf());
         }
         if let Some(key) = near {
             let key = Slice::from(key);
-            for table in version.iter_tables() {
+            for table in tables() {
                 let after = table.range(key.clone()..).take(NEIGHBOURHOOD);
                 let before = table.range(..=key.clone()).rev().take(NEIGHBOURHOOD);
                 if after.chain(before).any(|item| item.is_err()) {
@@ -385,26 +479,28 @@ impl Snapshot {
                 }
             }
         }
-        let damaged = version.iter_tables().find(|table| !is_whole(table));
+        let damaged = tables().find(|table| !is_whole(table));
         damaged.map(|table| table.path.to_path_buf())
     }
 }
 
 /// A scan over a snapshot, from either end.
 pub(crate) struct Scan {
-    iter: fjall::Iter,
-    keys: Snapshot,
+    /// What is left of each tree; `None` when nothing is.
+    low: Option<fjall::Iter>,
+    rest: Option<fjall::Iter>,
+    snapshot: Snapshot,
     last: Option<Bytes>,
 }
 
 impl Scan {
-    fn take(&mut self, guard: Option<fjall::Guard>) -> Option<Result<Entry>> {
-        match guard?.into_inner() {
+    fn take(&mut self, guard: fjall::Guard) -> Result<Entry> {
+        match guard.into_inner() {
             Ok((key, value)) => {
                 self.last = Some(Bytes(key.clone()));
-                Some(Ok((Bytes(key), Bytes(value))))
+                Ok((Bytes(key), Bytes(value)))
             }
-            Err(error) => Some(Err(self.keys.read_error(error, self.last.as_deref()))),
+            Err(error) => Err(self.snapshot.read_error(error, self.last.as_deref())),
         }
     }
 }
@@ -413,15 +509,27 @@ impl Iterator for Scan {
     type Item = Result<Entry>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let guard = self.iter.next();
-        self.take(guard)
+        if let Some(low) = &mut self.low {
+            match low.next() {
+                Some(guard) => return Some(self.take(guard)),
+                None => self.low = None,
+            }
+        }
+        let guard = self.rest.as_mut()?.next()?;
+        Some(self.take(guard))
     }
 }
 
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let guard = self.iter.next_back();
-        self.take(guard)
+        if let Some(rest) = &mut self.rest {
+            match rest.next_back() {
+                Some(guard) => return Some(self.take(guard)),
+                None => self.rest = None,
+            }
+        }
+        let guard = self.low.as_mut()?.next_back()?;
+        Some(self.take(guard))
     }
 }
 

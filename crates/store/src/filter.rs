@@ -11,7 +11,7 @@ use std::sync::Arc;
 use metaroute_expr as expr;
 
 use crate::key::TimeKey;
-use crate::record::{Cells, RecordError};
+use crate::record::{Cells, Origin, RecordError};
 use crate::schema::Schema;
 use crate::table::Table;
 use crate::value::{ColumnType, ValueRef};
@@ -117,6 +117,8 @@ enum Place {
 pub(crate) struct Layout {
     places: Vec<Place>,
     ordinals: Vec<usize>,
+    /// The cell the other times count from, where the row's time is a cell.
+    time_cell: Option<usize>,
 }
 
 impl Layout {
@@ -127,7 +129,8 @@ impl Layout {
             places[at] = Place::Cell(n);
         }
         places[schema.id()] = Place::Id;
-        Layout { places, ordinals }
+        let time_cell = ordinals.iter().position(|&at| schema.time() == Some(at));
+        Layout { places, ordinals, time_cell }
     }
 
     pub(crate) fn of_entry(schema: &Schema) -> Layout {
@@ -141,7 +144,7 @@ impl Layout {
         if let Some(at) = schema.time() {
             places[at] = Place::Time;
         }
-        Layout { places, ordinals }
+        Layout { places, ordinals, time_cell: None }
     }
 
     /// True when the pair has all these columns.
@@ -150,9 +153,13 @@ impl Layout {
     }
 
     /// How many leading cells must be located to read these columns.
-    pub(crate) fn reach(&self, ordinals: &[usize]) -> usize {
+    pub(crate) fn reach(&self, schema: &Schema, ordinals: &[usize]) -> usize {
         let cell = |&at: &usize| match self.places.get(at) {
-            Some(Place::Cell(n)) => n + 1,
+            Some(Place::Cell(n)) => {
+                let is_time = schema.columns().get(at).is_some_and(|column| column.ty.counts_from_row_time());
+                let origin = self.time_cell.filter(|_| is_time).map_or(0, |time| time + 1);
+                (n + 1).max(origin)
+            }
             _ => 0,
         };
         ordinals.iter().map(cell).max().unwrap_or(0)
@@ -168,8 +175,8 @@ pub(crate) struct StoredRow<'a> {
     pub(crate) schema: &'a Schema,
     pub(crate) layout: &'a Layout,
     pub(crate) id: u64,
-    pub(crate) tenant: u64,
-    pub(crate) time: Option<TimeKey>,
+    /// Tenant and time of an index entry, which are in its key.
+    pub(crate) listed: Option<(u64, Option<TimeKey>)>,
     pub(crate) cells: Cells<'a>,
     pub(crate) offsets: &'a [u32],
 }
@@ -177,28 +184,66 @@ pub(crate) struct StoredRow<'a> {
 impl<'a> StoredRow<'a> {
     pub(crate) fn value(&self, ordinal: usize) -> Result<ValueRef<'a>, RecordError> {
         let place = self.layout.places.get(ordinal).copied().unwrap_or(Place::Elsewhere);
-        Ok(match place {
-            Place::Id => ValueRef::U64(self.id),
-            Place::Tenant => ValueRef::U64(self.tenant),
-            Place::Time => {
+        Ok(match (place, self.listed) {
+            (Place::Id, _) => ValueRef::U64(self.id),
+            (Place::Tenant, Some((tenant, _))) => ValueRef::U64(tenant),
+            (Place::Time, Some((_, time))) => time_of(self.schema, time),
+            (Place::Cell(n), _) => {
                 let ty = self.schema.columns()[ordinal].ty;
-                match self.time.map(|time| time.to_value(ty)) {
-                    None => ValueRef::Null,
-                    // Time values own nothing, so the borrow can be rebuilt from the copy.
-                    Some(crate::Value::Timestamp(v)) => ValueRef::Timestamp(v),
-                    Some(crate::Value::Datetime(v)) => ValueRef::Datetime(v),
-                    Some(crate::Value::Date(v)) => ValueRef::Date(v),
-                    Some(crate::Value::I64(v)) => ValueRef::I64(v),
-                    Some(crate::Value::U64(v)) => ValueRef::U64(v),
-                    Some(_) => ValueRef::Null,
-                }
+                let origin = match ty.counts_from_row_time() && self.schema.time() != Some(ordinal) {
+                    true => self.origin()?,
+                    false => Origin::Epoch,
+                };
+                self.cell(n, ty, origin)?
             }
-            Place::Cell(n) => {
-                let offset = *self.offsets.get(n).ok_or(RecordError::Bad("cell"))?;
-                self.cells.cell_at(offset, self.schema.columns()[ordinal].ty)?
-            }
-            Place::Elsewhere => return Err(RecordError::Bad("cell")),
+            _ => return Err(RecordError::Bad("cell")),
         })
+    }
+
+    fn cell(&self, n: usize, ty: ColumnType, origin: Origin) -> Result<ValueRef<'a>, RecordError> {
+        let offset = *self.offsets.get(n).ok_or(RecordError::Bad("cell"))?;
+        self.cells.cell_at(offset, ty, origin)
+    }
+
+    /// What the times other than the row's own count from.
+    fn origin(&self) -> Result<Origin, RecordError> {
+        let time = match (self.schema.time(), self.layout.time_cell, self.listed) {
+            (Some(at), Some(n), _) => self.cell(n, self.schema.columns()[at].ty, Origin::Epoch)?,
+            (Some(_), None, Some((_, time))) => time_of(self.schema, time),
+            _ => ValueRef::Null,
+        };
+        Ok(self.cells.origin(time))
+    }
+
+    /// The row's tenant.
+    pub(crate) fn tenant(&self) -> Result<u64, RecordError> {
+        match self.value(self.schema.tenant())? {
+            ValueRef::U64(tenant) => Ok(tenant),
+            _ => Ok(0),
+        }
+    }
+
+    /// The row's time.
+    pub(crate) fn time(&self) -> Result<Option<TimeKey>, RecordError> {
+        match (self.schema.time(), self.listed) {
+            (_, Some((_, time))) => Ok(time),
+            (Some(at), None) => Ok(TimeKey::of(self.value(at)?)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// The value of a table's time column that a key stands for.
+pub(crate) fn time_of(schema: &Schema, time: Option<TimeKey>) -> ValueRef<'static> {
+    let (Some(at), Some(time)) = (schema.time(), time) else { return ValueRef::Null };
+    match time.to_value(schema.columns()[at].ty) {
+        // Time values own nothing, so the borrow can be rebuilt from the copy.
+        crate::Value::Timestamp(v) => ValueRef::Timestamp(v),
+        crate::Value::Datetime(v) => ValueRef::Datetime(v),
+        crate::Value::Date(v) => ValueRef::Date(v),
+        crate::Value::I64(v) => ValueRef::I64(v),
+        crate::Value::U64(v) => ValueRef::U64(v),
+        _ => ValueRef::Null,
     }
 }
 

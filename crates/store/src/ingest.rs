@@ -13,12 +13,16 @@
 //! overlap everything, and each compaction would write all rows again: four times the work at two
 //! million rows, and growing. Apart, the rows of ascending chunks never overlap.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
 
 use crate::batch::{Expected, PositionChange};
+use crate::engine::Bytes;
 use crate::error::{Error, Result};
-use crate::key::{self, Lane};
-use crate::record::{self, FORMAT, Kind, Reader, Record, RecordError, put_block, put_varint, seal};
+use crate::key::{self, IndexKey, Lane, TableId, TimeKey};
+use crate::record::{self, FORMAT, Kind, ROW_BYTES_MAX, Reader, Record, RecordError, put_block, put_varint, seal};
+use crate::schema::RowError;
 use crate::state::{Totals, decode_plain};
 use crate::table::Table;
 use crate::value::Value;
@@ -26,19 +30,51 @@ use crate::version::Version;
 
 /// Rows of one table in ascending order of id, loaded as one unit. 100,000 to 200,000 rows make a
 /// good chunk; it is held in memory.
+///
+/// All values lie in two buffers, one of rows and one of index entries. A vector per key and value would be
+/// allocated on the thread that makes the chunk and freed on the one that writes it, which costs more than
+/// encoding does.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     pub(crate) table: Table,
-    pub(crate) rows: Vec<(Vec<u8>, Vec<u8>)>,
-    pub(crate) entries: Vec<(Vec<u8>, Vec<u8>)>,
+    rows: Vec<StoredAt>,
+    row_bytes: Vec<u8>,
+    entries: Vec<Listed>,
+    entry_bytes: Vec<u8>,
     pub(crate) first: Option<u64>,
     pub(crate) last: Option<u64>,
     pub(crate) lowest_version: Version,
     pub(crate) highest_version: Version,
     pub(crate) total: Totals,
-    pub(crate) tenants: BTreeMap<u64, Totals>,
+    pub(crate) tenants: FxHashMap<u64, Totals>,
     pub(crate) positions: Vec<PositionChange>,
-    bytes: usize,
+}
+
+/// Where a row's value ends; it starts where the one before ends.
+#[derive(Clone, Copy, Debug)]
+struct StoredAt {
+    id: u64,
+    end: usize,
+}
+
+/// An index entry: its key's parts in the order in which keys compare, and where its value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    tenant: u64,
+    time: Option<TimeKey>,
+    id: u64,
+    start: usize,
+    end: usize,
+}
+
+impl Listed {
+    fn key(&self, table: TableId) -> IndexKey {
+        IndexKey::new(table, self.tenant, self.time, self.id)
+    }
+
+    fn value(&self) -> Range<usize> {
+        self.start..self.end
+    }
 }
 
 impl Chunk {
@@ -47,19 +83,20 @@ impl Chunk {
         Chunk {
             table: table.clone(),
             rows: Vec::new(),
+            row_bytes: Vec::new(),
             entries: Vec::new(),
+            entry_bytes: Vec::new(),
             first: None,
             last: None,
             lowest_version: Version::LOWEST,
             highest_version: Version::LOWEST,
             total: Totals::default(),
-            tenants: BTreeMap::new(),
+            tenants: FxHashMap::default(),
             positions: Vec::new(),
-            bytes: 0,
         }
     }
 
-    /// Rows in it.
+    /// Rows in it, tombstones included.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -71,7 +108,10 @@ impl Chunk {
 
     /// About how many bytes it holds.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.row_bytes.len()
+            + self.entry_bytes.len()
+            + std::mem::size_of_val(&*self.rows)
+            + std::mem::size_of_val(&*self.entries)
     }
 
     /// Adds a row, one value per ordinal; its id must be above the last one's.
@@ -79,13 +119,31 @@ impl Chunk {
     /// # Errors
     /// When it does not fit the table or is out of order; the chunk is unchanged then.
     pub fn push(&mut self, version: Version, row: Vec<Value>) -> Result<()> {
-        let (id, prepared) = self.table.prepare(row, &version)?;
-        self.see(id, &version)?;
-        self.total.add(&prepared.sums, 1);
-        self.tenants.entry(prepared.tenant).or_default().add(&prepared.sums, 1);
-        self.bytes += prepared.row.len() + prepared.entry.len() + prepared.index_key.len() + 120;
-        self.rows.push((key::row(self.table.id(), id), prepared.row));
-        self.entries.push((prepared.index_key, prepared.entry));
+        let table = &self.table;
+        let schema = table.schema();
+        let refuse = |id, source| Error::Row { table: table.name().to_owned(), id, source };
+        let given = table.id_of(&row);
+        let row = schema.check_row(row).map_err(|source| refuse(given, source))?;
+        let id = table.id_of(&row);
+        self.in_order(id)?;
+        let (tenant, time) = table.place_of(&row);
+        let value = |at: usize| row[at].as_ref();
+        let row_at = self.row_bytes.len();
+        let row_key = key::row_bytes(table.id(), id);
+        let cells = table.cells();
+        record::append_live(&mut self.row_bytes, cells, &row_key, &version, schema, schema.row_cells(), value);
+        let bytes = self.row_bytes.len() - row_at;
+        if bytes > ROW_BYTES_MAX {
+            self.row_bytes.truncate(row_at);
+            return Err(refuse(id, RowError::TooLong { bytes }));
+        }
+        let entry_at = self.entry_bytes.len();
+        let index_key = IndexKey::new(table.id(), tenant, time, id);
+        record::append_live(&mut self.entry_bytes, cells, &index_key, &version, schema, schema.listing(), value);
+        self.entries.push(Listed { tenant, time, id, start: entry_at, end: self.entry_bytes.len() });
+        self.total.add_row(table.addends(&row));
+        self.tenants.entry(tenant).or_default().add_row(table.addends(&row));
+        self.see(id, &version);
         Ok(())
     }
 
@@ -94,23 +152,17 @@ impl Chunk {
     /// # Errors
     /// When it is out of order.
     pub fn push_tombstone(&mut self, version: Version, id: u64) -> Result<()> {
-        self.see(id, &version)?;
-        let key = key::row(self.table.id(), id);
-        let value = record::tombstone(&key, &version);
-        self.bytes += key.len() + value.len() + 48;
-        self.rows.push((key, value));
+        self.in_order(id)?;
+        record::append_tombstone(&mut self.row_bytes, &key::row_bytes(self.table.id(), id), &version);
+        self.see(id, &version);
         Ok(())
     }
 
-    /// Adds a row or tombstone in stored form without format byte and checksum; true for a row.
+    /// Adds a row or tombstone in stored form, of any format, without its checksum; true for a row.
     pub(crate) fn push_stored(&mut self, id: u64, body: &[u8]) -> Result<bool> {
-        let key = key::row(self.table.id(), id);
+        let key = key::row_bytes(self.table.id(), id);
         let damaged = |e| Error::record(&key, e);
-        let mut value = Vec::with_capacity(body.len() + 5);
-        value.push(FORMAT);
-        value.extend_from_slice(body);
-        seal(&key, &mut value);
-        let record = Record::read(&key, &value).map_err(damaged)?;
+        let record = Record::read_body(body).map_err(damaged)?;
         let version = record.version();
         match record.kind {
             Kind::Void => Err(damaged(RecordError::Bad("kind"))),
@@ -122,12 +174,16 @@ impl Chunk {
         }
     }
 
-    fn see(&mut self, id: u64, version: &Version) -> Result<()> {
-        if let Some(last) = self.last
-            && id <= last
-        {
-            return Err(Error::BadRequest(format!("row {id} of a chunk comes after row {last}")));
+    fn in_order(&self, id: u64) -> Result<()> {
+        match self.last {
+            Some(last) if id <= last => Err(Error::BadRequest(format!("row {id} of a chunk comes after row {last}"))),
+            _ => Ok(()),
         }
+    }
+
+    /// Takes note of the row or tombstone just appended.
+    fn see(&mut self, id: u64, version: &Version) {
+        self.rows.push(StoredAt { id, end: self.row_bytes.len() });
         if self.first.is_none() {
             self.first = Some(id);
             self.lowest_version = *version;
@@ -135,7 +191,6 @@ impl Chunk {
         self.last = Some(id);
         self.lowest_version = self.lowest_version.min(*version);
         self.highest_version = self.highest_version.max(*version);
-        Ok(())
     }
 
     /// Moves a lane when the chunk is in, so that loading can go on behind it after a restart.
@@ -143,16 +198,34 @@ impl Chunk {
         self.positions.push(PositionChange { lane, expected, to });
     }
 
-    /// Rows and index entries, each in key order.
-    pub(crate) fn into_parts(self) -> (Pairs, Pairs) {
-        let mut entries = self.entries;
-        entries.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        (self.rows, entries)
+    /// Puts the index entries in key order.
+    pub(crate) fn sort(&mut self) {
+        self.entries.sort_unstable();
+    }
+
+    /// The lowest index key of a sorted chunk; empty when it has none.
+    pub(crate) fn lowest_entry(&self) -> Vec<u8> {
+        self.entries.first().map_or_else(Vec::new, |entry| entry.key(self.table.id()).to_vec())
+    }
+
+    /// The rows in key order, as stored.
+    pub(crate) fn stored_rows(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
+        let mut start = 0;
+        self.rows.iter().map(move |row| {
+            let value = &self.row_bytes[start..row.end];
+            start = row.end;
+            (Bytes::from(&key::row_bytes(self.table.id(), row.id)[..]), Bytes::from(value))
+        })
+    }
+
+    /// The index entries of a sorted chunk in key order, as stored.
+    pub(crate) fn stored_entries(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
+        let table = self.table.id();
+        self.entries
+            .iter()
+            .map(move |entry| (Bytes::from(&*entry.key(table)), Bytes::from(&self.entry_bytes[entry.value()])))
     }
 }
-
-/// Keys with their values.
-pub(crate) type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// What completes a chunk, written before it: see the module's text.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use crate::value::{ColumnType, Value, ValueRef};
 /// Format of every key written by this build; the second byte of each.
 const FORMAT: u8 = 1;
 
-// Rows come first: a flush of the small keys beside a bulk chunk then reaches from the chunk's rows upwards, and no
-// compaction of it touches the rows of earlier chunks.
+/// Keys whose first byte is below this are rows, all others are not; the engine keeps the two apart.
+pub(crate) const ROWS_END: u8 = 0x20;
+
 const HEADER: u8 = 0x20;
 const SCHEMA: u8 = 0x21;
 const STATE: u8 = 0x22;
@@ -146,24 +147,58 @@ pub(crate) fn counter(table: TableId, generation: u32, tenant: Option<u64>) -> V
 }
 
 pub(crate) fn row(table: TableId, id: u64) -> Vec<u8> {
-    let mut key = table_key(ROW, table, 8);
-    key.extend_from_slice(&id.to_be_bytes());
+    row_bytes(table, id).to_vec()
+}
+
+/// [`row`] without an allocation.
+pub(crate) fn row_bytes(table: TableId, id: u64) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..2].copy_from_slice(&[ROW, FORMAT]);
+    key[2..4].copy_from_slice(&table.0.to_be_bytes());
+    key[4..].copy_from_slice(&id.to_be_bytes());
     key
 }
 
 /// Where a row stands in its tenant's listing.
 pub(crate) fn index(table: TableId, tenant: u64, time: Option<TimeKey>, id: u64) -> Vec<u8> {
-    let mut key = index_tenant(table, tenant);
-    key.reserve(17);
-    match time {
-        None => key.push(0),
-        Some(time) => {
-            key.push(1);
-            key.extend_from_slice(&time.0.to_be_bytes());
+    IndexKey::new(table, tenant, time, id).to_vec()
+}
+
+/// An index key without an allocation.
+pub(crate) struct IndexKey {
+    bytes: [u8; 30],
+    len: usize,
+}
+
+impl IndexKey {
+    pub(crate) fn new(table: TableId, tenant: u64, time: Option<TimeKey>, id: u64) -> IndexKey {
+        let mut key = IndexKey { bytes: [0; 30], len: 0 };
+        key.put(&[INDEX, FORMAT]);
+        key.put(&table.0.to_be_bytes());
+        key.put(&[LISTING_INDEX]);
+        key.put(&tenant.to_be_bytes());
+        match time {
+            None => key.put(&[0]),
+            Some(time) => {
+                key.put(&[1]);
+                key.put(&time.0.to_be_bytes());
+            }
         }
+        key.put(&id.to_be_bytes());
+        key
     }
-    key.extend_from_slice(&id.to_be_bytes());
-    key
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+}
+
+impl std::ops::Deref for IndexKey {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// What every index key of a tenant starts with.

@@ -106,7 +106,7 @@ pub mod fuzz {
     /// Reads arbitrary bytes as a row, once as they are and once with a matching checksum. Whatever
     /// decodes must survive being encoded and decoded again.
     pub fn row(schema: &Schema, bytes: &[u8]) {
-        let table = Table::new(key::TableId(0), schema.clone());
+        let table = Table::new(key::TableId(0), schema.clone(), record::CellFormat::Two);
         let key = key::row(table.id(), 7);
         let read = |bytes: &[u8]| -> Option<(Version, Vec<Value>)> {
             let record = record::Record::read(&key, bytes).ok()?;
@@ -114,7 +114,7 @@ pub mod fuzz {
             let cells = schema.row_cells();
             if record.cells.locate(schema, cells, cells.len(), &mut offsets).is_ok() {
                 for (n, &at) in cells.iter().enumerate() {
-                    let _ = record.cells.cell_at(offsets[n], schema.columns()[at].ty);
+                    let _ = record.cells.cell_at(offsets[n], schema.columns()[at].ty, record::Origin::Epoch);
                 }
             }
             if record.kind != record::Kind::Live {

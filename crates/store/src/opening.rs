@@ -16,7 +16,7 @@ use crate::ingest::Intent;
 use crate::journal;
 use crate::key::{self, Parsed};
 use crate::options::OpenOptions;
-use crate::record::{Kind, Record, RecordError};
+use crate::record::{CellFormat, Kind, Record, RecordError};
 use crate::retention::Retention;
 use crate::schema::Schema;
 use crate::state::{TableState, decode_plain, encode_plain};
@@ -24,7 +24,6 @@ use crate::table::Table;
 use crate::view::TableView;
 
 const FORMAT_FILE: &str = "FORMAT";
-const FORMAT_TEXT: &str = "metaroute store 1\n";
 const LOCK_FILE: &str = "LOCK";
 const CLEAN_FILE: &str = "CLEAN";
 const RESTORING_FILE: &str = "RESTORING";
@@ -32,14 +31,76 @@ const ENGINE_DIR: &str = "engine";
 const COPIES_DIR: &str = "journal-copies";
 /// Copies of journals kept; each is at most the journal's limit.
 const COPIES_KEPT: usize = 3;
-/// Version in the header record; raised when an older build must not open the data.
-const HEADER_VERSION: &[u8] = b"1";
+
+/// What the folder's files say they are. A store keeps the format it was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    /// One tree for everything; all times count from 1970.
+    One,
+    /// Rows in a tree of their own; times count from the row's.
+    Two,
+}
+
+impl Format {
+    const NEWEST: Format = Format::Two;
+
+    /// What the folder's `FORMAT` file holds.
+    fn text(self) -> &'static str {
+        match self {
+            Format::One => "metaroute store 1\n",
+            Format::Two => "metaroute store 2\n",
+        }
+    }
+
+    /// What the header record holds: the same once more, inside what it is about.
+    fn header(self) -> &'static [u8] {
+        match self {
+            Format::One => b"1",
+            Format::Two => b"2",
+        }
+    }
+
+    fn of_text(text: &str) -> Option<Format> {
+        [Format::One, Format::Two].into_iter().find(|format| format.text() == text)
+    }
+
+    /// Where the engine cuts the key space.
+    fn cut(self) -> Option<u8> {
+        match self {
+            Format::One => None,
+            Format::Two => Some(key::ROWS_END),
+        }
+    }
+
+    fn cells(self) -> CellFormat {
+        match self {
+            Format::One => CellFormat::One,
+            Format::Two => CellFormat::Two,
+        }
+    }
+
+    /// The format of a folder whose lock is held. One without the file is new, or the target of a restore.
+    fn of_folder(path: &Path) -> Result<Format> {
+        let file = path.join(FORMAT_FILE);
+        match fs::read_to_string(&file) {
+            Ok(text) => Format::of_text(&text).ok_or_else(|| unknown_format(path, &text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Format::NEWEST),
+            Err(e) => Err(Error::io("cannot read", file, e)),
+        }
+    }
+}
+
+fn unknown_format(path: &Path, text: &str) -> Error {
+    no_store(path, format!("format {:?} is not known to this build", text.trim()))
+}
 
 /// An engine that is ready to be written to.
 pub(crate) struct Opened {
     pub(crate) engine: Engine,
     pub(crate) retention: Retention,
     pub(crate) tables: Vec<TableView>,
+    /// How new tables write their records.
+    pub(crate) cells: CellFormat,
 }
 
 /// Held while the folder is in use.
@@ -56,10 +117,8 @@ fn no_store(path: &Path, reason: impl Into<String>) -> Error {
 pub(crate) fn lock_folder(path: &Path, create: bool) -> Result<FolderLock> {
     let format_file = path.join(FORMAT_FILE);
     match fs::read_to_string(&format_file) {
-        Ok(text) if text == FORMAT_TEXT => {}
-        Ok(text) => {
-            return Err(no_store(path, format!("format {:?} is not known to this build", text.trim())));
-        }
+        Ok(text) if Format::of_text(&text).is_some() => {}
+        Ok(text) => return Err(unknown_format(path, &text)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if !create {
                 return Err(no_store(path, "there is no store"));
@@ -91,7 +150,7 @@ pub(crate) fn lock_folder(path: &Path, create: bool) -> Result<FolderLock> {
         return Err(no_store(path, "a restore into it was not finished; restore again"));
     }
     if !format_file.exists() {
-        write_durably(&format_file, FORMAT_TEXT.as_bytes())?;
+        write_durably(&format_file, Format::NEWEST.text().as_bytes())?;
     }
     Ok(FolderLock { _file: file })
 }
@@ -131,7 +190,7 @@ pub(crate) fn open_restore(path: &Path, options: &OpenOptions) -> Result<Opened>
 
 /// Makes a restored folder a store.
 pub(crate) fn finish_restore(path: &Path) -> Result<()> {
-    write_durably(&path.join(FORMAT_FILE), FORMAT_TEXT.as_bytes())?;
+    write_durably(&path.join(FORMAT_FILE), Format::NEWEST.text().as_bytes())?;
     mark_clean(path);
     let marker = path.join(RESTORING_FILE);
     fs::remove_file(&marker).map_err(|e| Error::io("cannot remove", marker, e))?;
@@ -152,25 +211,28 @@ pub(crate) fn open_engine(path: &Path, options: &OpenOptions, fresh: bool) -> Re
         }
     }
     let mut retention = Retention::new();
+    let format = Format::of_folder(path)?;
     let tuning = Tuning {
+        cut: format.cut(),
         cache_bytes: options.cache_bytes,
         memtable_bytes: options.memtable_bytes,
         worker_threads: options.worker_threads,
     };
     let engine = Engine::open(&root, &tuning, retention.discard())?;
-    check_header(path, &engine)?;
-    finish_intents(&engine, &read_tables(&engine.snapshot())?)?;
-    let tables = read_tables(&engine.snapshot())?;
+    check_header(path, &engine, format)?;
+    let cells = format.cells();
+    finish_intents(&engine, &read_tables(&engine.snapshot(), cells)?)?;
+    let tables = read_tables(&engine.snapshot(), cells)?;
     retention.changed(None, &crate::view::Catalog { tables: tables.clone() });
-    Ok(Opened { engine, retention, tables })
+    Ok(Opened { engine, retention, tables, cells })
 }
 
-fn check_header(path: &Path, engine: &Engine) -> Result<()> {
+fn check_header(path: &Path, engine: &Engine, format: Format) -> Result<()> {
     let snapshot = engine.snapshot();
     let key = key::header();
     if let Some(bytes) = snapshot.get(&key)? {
         let version = decode_plain(&key, &bytes).map_err(|e| Error::record(&key, e))?;
-        if version != HEADER_VERSION {
+        if version != format.header() {
             let version = String::from_utf8_lossy(version).into_owned();
             return Err(no_store(path, format!("data version {version:?} is not known to this build")));
         }
@@ -180,7 +242,7 @@ fn check_header(path: &Path, engine: &Engine) -> Result<()> {
         return Err(no_store(path, "its data has no header"));
     }
     let mut set = WriteSet::default();
-    let value = encode_plain(&key, HEADER_VERSION);
+    let value = encode_plain(&key, format.header());
     set.put(key, value);
     engine
         .commit(set, true)
@@ -242,7 +304,7 @@ fn index_rows(snapshot: &Snapshot, at: &TableView, first: u64, last: u64, set: &
     Ok(())
 }
 
-pub(crate) fn read_tables(snapshot: &Snapshot) -> Result<Vec<TableView>> {
+pub(crate) fn read_tables(snapshot: &Snapshot, cells: CellFormat) -> Result<Vec<TableView>> {
     let prefix = key::schema_prefix();
     let end = key::after_prefix(&prefix);
     let mut tables = Vec::new();
@@ -250,7 +312,7 @@ pub(crate) fn read_tables(snapshot: &Snapshot) -> Result<Vec<TableView>> {
         let (key, bytes) = entry?;
         let Parsed::Schema(id) = key::parse(&key) else { continue };
         let bytes = decode_plain(&key, &bytes).map_err(|e| Error::record(&key, e))?;
-        let table = Table::new(id, Schema::decode(bytes)?);
+        let table = Table::new(id, Schema::decode(bytes)?, cells);
         let state_key = key::state(id);
         let state = match snapshot.get(&state_key)? {
             None => TableState::default(),

@@ -36,7 +36,7 @@ pub struct OpenOptions {
     pub cache_bytes: u64,
     /// Size at which a memtable is flushed. Default 16 MiB; fixed when the store is made.
     pub memtable_bytes: u64,
-    /// Threads that flush and compact; at least 2. Default 2.
+    /// Threads that flush and compact; at least 3. Default 4, most of them idle most of the time.
     pub worker_threads: usize,
     /// Where writes slow down and stop.
     pub gate: GateLimits,
@@ -64,7 +64,7 @@ impl Default for OpenOptions {
             durability: Durability::default(),
             cache_bytes: 64 << 20,
             memtable_bytes: 16 << 20,
-            worker_threads: 2,
+            worker_threads: 4,
             gate: GateLimits::default(),
             points: PoolSize { threads: 2, queue: 1_024 },
             scans: PoolSize { threads: 2, queue: 128 },

@@ -10,8 +10,50 @@ use crate::schema::Schema;
 use crate::value::{ColumnType, ValueRef, micros_per_unit};
 use crate::version::Version;
 
-/// The only record format so far.
+/// Format byte of everything that has no cells.
 pub(crate) const FORMAT: u8 = 1;
+
+/// How the cells of a live record are written; the record's first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CellFormat {
+    /// All times count from 1970.
+    One = 1,
+    /// Times of the same type as the row's time count from that one. Times of one row lie close together, and their
+    /// low bits are what compression can do nothing about.
+    Two = 2,
+}
+
+/// What the times of a record count from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// 1970.
+    #[default]
+    Epoch,
+    /// The row's time, microseconds since 1970, for timestamps.
+    Timestamp(i64),
+    /// The same for datetimes.
+    Datetime(i64),
+}
+
+impl Origin {
+    /// The origin that a row's time sets.
+    pub(crate) fn of(time: ValueRef<'_>) -> Origin {
+        match time {
+            ValueRef::Timestamp(micros) => Origin::Timestamp(micros),
+            ValueRef::Datetime(micros) => Origin::Datetime(micros),
+            _ => Origin::Epoch,
+        }
+    }
+
+    /// In units of a column, rounded down.
+    fn units(self, ty: ColumnType) -> i64 {
+        match (self, ty) {
+            (Origin::Timestamp(micros), ColumnType::Timestamp { digits })
+            | (Origin::Datetime(micros), ColumnType::Datetime { digits }) => micros.div_euclid(micros_per_unit(digits)),
+            _ => 0,
+        }
+    }
+}
 /// Longest encoded record; above it a row is refused before it is written.
 pub const ROW_BYTES_MAX: usize = 16 * 1024 * 1024;
 const CRC_LEN: usize = 4;
@@ -148,7 +190,12 @@ pub(crate) fn put_block(out: &mut Vec<u8>, bytes: &[u8]) {
 
 /// Appends the checksum of `key` and everything in `out`.
 pub(crate) fn seal(key: &[u8], out: &mut Vec<u8>) {
-    let crc = crc(key, out);
+    seal_from(0, key, out);
+}
+
+/// Appends the checksum of `key` and everything in `out` from `start` on.
+fn seal_from(start: usize, key: &[u8], out: &mut Vec<u8>) {
+    let crc = crc(key, &out[start..]);
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
@@ -169,8 +216,8 @@ fn crc(key: &[u8], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn start(kind: Kind, version: &Version, out: &mut Vec<u8>) {
-    out.push(FORMAT);
+fn start(format: u8, kind: Kind, version: &Version, out: &mut Vec<u8>) {
+    out.push(format);
     out.push(kind as u8);
     out.push(version.as_bytes().len() as u8);
     out.extend_from_slice(version.as_bytes());
@@ -179,9 +226,15 @@ fn start(kind: Kind, version: &Version, out: &mut Vec<u8>) {
 /// A tombstone's value.
 pub(crate) fn tombstone(key: &[u8], version: &Version) -> Vec<u8> {
     let mut out = Vec::with_capacity(40);
-    start(Kind::Tombstone, version, &mut out);
-    seal(key, &mut out);
+    append_tombstone(&mut out, key, version);
     out
+}
+
+/// Appends a tombstone's value.
+pub(crate) fn append_tombstone(out: &mut Vec<u8>, key: &[u8], version: &Version) {
+    let start_at = out.len();
+    start(FORMAT, Kind::Tombstone, version, out);
+    seal_from(start_at, key, out);
 }
 
 /// The value that stands for "nothing here".
@@ -195,6 +248,7 @@ pub(crate) fn void(key: &[u8]) -> Vec<u8> {
 
 /// A live record holding `ordinals` of `schema`, read from `row` (one value per ordinal).
 pub(crate) fn live<'v>(
+    format: CellFormat,
     key: &[u8],
     version: &Version,
     schema: &Schema,
@@ -202,23 +256,42 @@ pub(crate) fn live<'v>(
     row: impl Fn(usize) -> ValueRef<'v>,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(224);
-    start(Kind::Live, version, &mut out);
-    put_varint(&mut out, ordinals.len() as u64);
+    append_live(&mut out, format, key, version, schema, ordinals, row);
+    out
+}
+
+/// Appends what [`live`] makes.
+pub(crate) fn append_live<'v>(
+    out: &mut Vec<u8>,
+    format: CellFormat,
+    key: &[u8],
+    version: &Version,
+    schema: &Schema,
+    ordinals: &[usize],
+    row: impl Fn(usize) -> ValueRef<'v>,
+) {
+    let start_at = out.len();
+    start(format as u8, Kind::Live, version, out);
+    put_varint(out, ordinals.len() as u64);
     let nulls_at = out.len();
     out.resize(nulls_at + ordinals.len().div_ceil(8), 0);
+    let origin = match (format, schema.time()) {
+        (CellFormat::Two, Some(time)) => Origin::of(row(time)),
+        _ => Origin::Epoch,
+    };
     for (n, &ordinal) in ordinals.iter().enumerate() {
         let ty = schema.columns()[ordinal].ty;
-        if !put_cell(&mut out, ty, row(ordinal)) {
+        let origin = if schema.time() == Some(ordinal) { Origin::Epoch } else { origin };
+        if !put_cell(out, ty, origin, row(ordinal)) {
             out[nulls_at + n / 8] |= 1 << (n % 8);
         }
     }
-    seal(key, &mut out);
-    out
+    seal_from(start_at, key, out);
 }
 
 /// Writes a cell; false for NULL, which is a bit and no bytes. Values were checked against the
 /// schema before, so a value of another type cannot arrive here.
-fn put_cell(out: &mut Vec<u8>, ty: ColumnType, value: ValueRef<'_>) -> bool {
+fn put_cell(out: &mut Vec<u8>, ty: ColumnType, origin: Origin, value: ValueRef<'_>) -> bool {
     match (ty, value) {
         (_, ValueRef::Null) => return false,
         (_, ValueRef::U64(v)) => put_varint(out, v),
@@ -232,16 +305,19 @@ fn put_cell(out: &mut Vec<u8>, ty: ColumnType, value: ValueRef<'_>) -> bool {
         (
             ColumnType::Timestamp { digits } | ColumnType::Datetime { digits },
             ValueRef::Timestamp(v) | ValueRef::Datetime(v),
-        ) => put_zigzag(out, v / micros_per_unit(digits)),
+        ) => put_zigzag(out, v / micros_per_unit(digits) - origin.units(ty)),
         (_, ValueRef::Timestamp(v) | ValueRef::Datetime(v)) => put_zigzag(out, v),
         (_, ValueRef::Date(v)) => put_zigzag(out, i64::from(v)),
     }
     true
 }
 
-fn read_cell<'a>(reader: &mut Reader<'a>, ty: ColumnType) -> Result<ValueRef<'a>, RecordError> {
+fn read_cell<'a>(reader: &mut Reader<'a>, ty: ColumnType, origin: Origin) -> Result<ValueRef<'a>, RecordError> {
     let text = |bytes: &'a [u8]| std::str::from_utf8(bytes).map_err(|_| RecordError::Bad("text"));
-    let scaled = |raw: i64, digits: u8| raw.checked_mul(micros_per_unit(digits)).ok_or(RecordError::Bad("time"));
+    let scaled = |raw: i64, digits: u8| {
+        let units = raw.checked_add(origin.units(ty)).ok_or(RecordError::Bad("time"))?;
+        units.checked_mul(micros_per_unit(digits)).ok_or(RecordError::Bad("time"))
+    };
     Ok(match ty {
         ColumnType::U64 => ValueRef::U64(reader.varint()?),
         ColumnType::I64 => ValueRef::I64(reader.zigzag()?),
@@ -291,6 +367,8 @@ pub(crate) struct Record<'a> {
 /// The cells of a live record; empty for the other kinds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cells<'a> {
+    /// Whether times count from the row's.
+    relative: bool,
     count: usize,
     nulls: &'a [u8],
     bytes: &'a [u8],
@@ -299,12 +377,17 @@ pub(crate) struct Cells<'a> {
 impl<'a> Record<'a> {
     /// Reads the bytes stored under `key`, checksum first.
     pub(crate) fn read(key: &[u8], sealed: &'a [u8]) -> Result<Record<'a>, RecordError> {
-        let body = unseal(key, sealed)?;
+        Record::read_body(unseal(key, sealed)?)
+    }
+
+    /// Reads what is left of stored bytes without their checksum.
+    pub(crate) fn read_body(body: &'a [u8]) -> Result<Record<'a>, RecordError> {
         let mut reader = Reader::new(body);
-        let format = reader.u8()?;
-        if format != FORMAT {
-            return Err(RecordError::Format(format));
-        }
+        let relative = match reader.u8()? {
+            1 => false,
+            2 => true,
+            format => return Err(RecordError::Format(format)),
+        };
         let kind = match reader.u8()? {
             0 => Kind::Live,
             1 => Kind::Tombstone,
@@ -322,7 +405,7 @@ impl<'a> Record<'a> {
         if kind == Kind::Live {
             let count = usize::try_from(reader.varint()?).map_err(|_| RecordError::Truncated)?;
             let nulls = reader.take(count.div_ceil(8))?;
-            record.cells = Cells { count, nulls, bytes: &body[reader.at..] };
+            record.cells = Cells { relative, count, nulls, bytes: &body[reader.at..] };
         } else if !reader.is_empty() {
             return Err(RecordError::Bad("length"));
         }
@@ -364,12 +447,34 @@ impl<'a> Cells<'a> {
         Ok(())
     }
 
-    /// The cell that starts where [`Cells::locate`] said.
-    pub(crate) fn cell_at(&self, offset: u32, ty: ColumnType) -> Result<ValueRef<'a>, RecordError> {
+    /// What the times of these cells count from in a row of this time.
+    pub(crate) fn origin(&self, time: ValueRef<'_>) -> Origin {
+        if self.relative { Origin::of(time) } else { Origin::Epoch }
+    }
+
+    /// What the times of these cells count from when the row's time is one of them.
+    pub(crate) fn own_origin(&self, schema: &Schema, ordinals: &[usize]) -> Result<Origin, RecordError> {
+        let Some(time) = schema.time().filter(|_| self.relative) else { return Ok(Origin::Epoch) };
+        let mut reader = Reader::new(self.bytes);
+        for (n, &ordinal) in ordinals.iter().enumerate() {
+            if self.is_null(n) {
+                continue;
+            }
+            let ty = schema.columns()[ordinal].ty;
+            if ordinal == time {
+                return Ok(self.origin(read_cell(&mut reader, ty, Origin::Epoch)?));
+            }
+            skip_cell(&mut reader, ty)?;
+        }
+        Ok(Origin::Epoch)
+    }
+
+    /// The cell that starts where [`Cells::locate`] said. `origin` is for a time that is not the row's.
+    pub(crate) fn cell_at(&self, offset: u32, ty: ColumnType, origin: Origin) -> Result<ValueRef<'a>, RecordError> {
         if offset == NO_CELL {
             return Ok(ValueRef::Null);
         }
-        read_cell(&mut Reader::at(self.bytes, offset as usize), ty)
+        read_cell(&mut Reader::at(self.bytes, offset as usize), ty, origin)
     }
 
     /// Calls `each` with every cell in order; columns newer than the record come as NULL. Surplus
@@ -378,6 +483,7 @@ impl<'a> Cells<'a> {
         &self,
         schema: &Schema,
         ordinals: &[usize],
+        origin: Origin,
         mut each: impl FnMut(usize, ValueRef<'a>),
     ) -> Result<(), RecordError> {
         if self.count > ordinals.len() {
@@ -385,8 +491,12 @@ impl<'a> Cells<'a> {
         }
         let mut reader = Reader::new(self.bytes);
         for (n, &ordinal) in ordinals.iter().enumerate() {
-            let value =
-                if self.is_null(n) { ValueRef::Null } else { read_cell(&mut reader, schema.columns()[ordinal].ty)? };
+            let value = if self.is_null(n) {
+                ValueRef::Null
+            } else {
+                let origin = if schema.time() == Some(ordinal) { Origin::Epoch } else { origin };
+                read_cell(&mut reader, schema.columns()[ordinal].ty, origin)?
+            };
             each(ordinal, value);
         }
         if reader.is_empty() { Ok(()) } else { Err(RecordError::Bad("length")) }

@@ -90,7 +90,8 @@ fn is_garbage(floors: &Floors, key: &[u8], value: &[u8]) -> bool {
         _ => return false,
     };
     let &[format, kind, ref rest @ ..] = value else { return false };
-    if format != crate::record::FORMAT {
+    // The formats differ behind the version only.
+    if !(1..=2).contains(&format) {
         return false;
     }
     if kind == VOID {

@@ -93,6 +93,17 @@ impl Totals {
         }
     }
 
+    /// Adds one row, given what it adds to each sum.
+    pub(crate) fn add_row(&mut self, sums: impl ExactSizeIterator<Item = i128>) {
+        self.rows += 1;
+        if self.sums.len() < sums.len() {
+            self.sums.resize(sums.len(), 0);
+        }
+        for (total, value) in self.sums.iter_mut().zip(sums) {
+            *total = total.wrapping_add(value);
+        }
+    }
+
     pub(crate) fn merge(&mut self, other: &Totals) {
         self.rows += other.rows;
         if self.sums.len() < other.sums.len() {

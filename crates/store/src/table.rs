@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::key::{self, TableId, TimeKey};
-use crate::record::{self, ROW_BYTES_MAX, Record, RecordError};
+use crate::record::{self, CellFormat, Origin, ROW_BYTES_MAX, Record, RecordError};
 use crate::schema::{RowError, Schema};
 use crate::value::{Value, ValueRef, unscaled};
 use crate::version::Version;
@@ -21,6 +21,8 @@ pub struct Table(Arc<Inner>);
 struct Inner {
     id: TableId,
     schema: Schema,
+    /// How this table's records are written; the same in all of a store.
+    cells: CellFormat,
 }
 
 /// A row ready to be stored.
@@ -42,8 +44,12 @@ pub(crate) struct Traces {
 }
 
 impl Table {
-    pub(crate) fn new(id: TableId, schema: Schema) -> Table {
-        Table(Arc::new(Inner { id, schema }))
+    pub(crate) fn new(id: TableId, schema: Schema, cells: CellFormat) -> Table {
+        Table(Arc::new(Inner { id, schema, cells }))
+    }
+
+    pub(crate) fn cells(&self) -> CellFormat {
+        self.0.cells
     }
 
     /// The table's number.
@@ -82,6 +88,21 @@ impl Table {
         Ok((id, prepared))
     }
 
+    /// Where a row given as one value per column stands in the listing.
+    pub(crate) fn place_of(&self, row: &[Value]) -> (u64, Option<TimeKey>) {
+        let schema = self.schema();
+        let tenant = match &row[schema.tenant()] {
+            Value::U64(tenant) => *tenant,
+            _ => 0,
+        };
+        (tenant, schema.time().and_then(|at| TimeKey::of(row[at].as_ref())))
+    }
+
+    /// What a row given as one value per column adds to each sum.
+    pub(crate) fn addends(&self, row: &[Value]) -> impl ExactSizeIterator<Item = i128> {
+        self.schema().summed().iter().map(|&at| addend(row[at].as_ref()))
+    }
+
     /// Encodes a row that was checked.
     pub(crate) fn encode<'v>(&self, id: u64, version: &Version, row: impl Fn(usize) -> ValueRef<'v>) -> Prepared {
         let schema = self.schema();
@@ -94,8 +115,8 @@ impl Table {
         let index_key = key::index(self.id(), tenant, time, id);
         Prepared {
             tenant,
-            row: record::live(&row_key, version, schema, schema.row_cells(), &row),
-            entry: record::live(&index_key, version, schema, schema.listing(), &row),
+            row: record::live(self.cells(), &row_key, version, schema, schema.row_cells(), &row),
+            entry: record::live(self.cells(), &index_key, version, schema, schema.listing(), &row),
             index_key,
             sums: schema.summed().iter().map(|&at| addend(row(at))).collect(),
         }
@@ -105,7 +126,8 @@ impl Table {
     pub(crate) fn traces(&self, record: &Record<'_>) -> Result<Traces, RecordError> {
         let schema = self.schema();
         let mut traces = Traces { tenant: 0, time: None, sums: vec![0; schema.summed().len()] };
-        record.cells.for_each(schema, schema.row_cells(), |at, value| {
+        // No sum and no place in the listing depends on a time other than the row's own.
+        record.cells.for_each(schema, schema.row_cells(), Origin::Epoch, |at, value| {
             if at == schema.tenant() {
                 if let ValueRef::U64(tenant) = value {
                     traces.tenant = tenant;
@@ -124,7 +146,8 @@ impl Table {
         let schema = self.schema();
         let mut row = vec![Value::Null; schema.columns().len()];
         row[schema.id()] = Value::U64(id);
-        record.cells.for_each(schema, schema.row_cells(), |at, v| row[at] = v.into_owned())?;
+        let origin = record.cells.own_origin(schema, schema.row_cells())?;
+        record.cells.for_each(schema, schema.row_cells(), origin, |at, v| row[at] = v.into_owned())?;
         Ok(row)
     }
 }

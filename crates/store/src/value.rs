@@ -70,6 +70,11 @@ impl ColumnType {
         )
     }
 
+    /// True for types whose values are stored as the distance from the row's time, where that is of the same type.
+    pub(crate) fn counts_from_row_time(self) -> bool {
+        matches!(self, ColumnType::Timestamp { .. } | ColumnType::Datetime { .. })
+    }
+
     /// True for types whose sum per tenant the store maintains: integers, and decimals of at most 28
     /// digits, so that a sum over 10^10 rows fits 128 bits.
     pub(crate) fn is_summed(self) -> bool {

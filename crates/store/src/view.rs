@@ -21,9 +21,10 @@ use crate::query::{
     ScanQuery, Stopped, Sum, Tombstone, Walk,
 };
 use crate::record::{Kind, Record};
+use crate::schema::Schema;
 use crate::state::{TableState, Totals, decode_plain};
 use crate::table::Table;
-use crate::value::{ColumnType, Value, ValueRef, unscaled};
+use crate::value::{ColumnType, Value, unscaled};
 use crate::version::Version;
 
 /// Entries between two looks at the cancel flag and the clock.
@@ -247,7 +248,7 @@ impl View {
             _ => return Ok(Lookup::Absent),
         }
         let filter = walk.and_then(|w| w.filter);
-        let row = stored_row(at, layout, id, &record, offsets).map_err(damaged)?;
+        let row = stored_row(at, layout, id, &record, usize::MAX, offsets).map_err(damaged)?;
         if let Some(filter) = filter
             && !filter.matches(&row).map_err(damaged)?
         {
@@ -271,7 +272,8 @@ impl View {
         let mut offsets = Vec::new();
         let mut row_offsets = Vec::new();
         let snapshot = &self.0.snapshot;
-        let reach = entry.reach(walk.columns).max(walk.filter.map_or(0, |f| entry.reach(f.columns())));
+        let schema = at.table.schema();
+        let reach = entry.reach(schema, walk.columns).max(walk.filter.map_or(0, |f| entry.reach(schema, f.columns())));
         self.walk(walk, at, lower, upper, |page, key, bytes| {
             let Parsed::Index { tenant, time, id, .. } = key::parse(key) else {
                 return Err(Error::record(key, crate::RecordError::Bad("key")));
@@ -283,9 +285,9 @@ impl View {
             if record.kind != Kind::Live || version < at.truncated_below || !is_owned(walk.owned, id) {
                 return Ok(Seen::Passed(position));
             }
-            let schema = at.table.schema();
             record.cells.locate(schema, entry.ordinals(), reach, &mut offsets).map_err(damaged)?;
-            let row = StoredRow { schema, layout: &entry, id, tenant, time, cells: record.cells, offsets: &offsets };
+            let listed = Some((tenant, time));
+            let row = StoredRow { schema, layout: &entry, id, listed, cells: record.cells, offsets: &offsets };
             if let Some(filter) = walk.filter
                 && filter_fat
                 && !filter.matches(&row).map_err(damaged)?
@@ -307,7 +309,7 @@ impl View {
             if record.kind != Kind::Live {
                 return Err(damaged(crate::RecordError::Bad("row: live in the index only")));
             }
-            let row = stored_row(at, &row_layout, id, &record, &mut row_offsets).map_err(damaged)?;
+            let row = stored_row(at, &row_layout, id, &record, usize::MAX, &mut row_offsets).map_err(damaged)?;
             if let Some(filter) = walk.filter
                 && !filter_fat
                 && !filter.matches(&row).map_err(damaged)?
@@ -341,7 +343,10 @@ impl View {
             }
         }
         let layout = Layout::of_row(at.table.schema());
-        let reach = row_reach(&layout, at, walk.columns, walk.filter.map(|f| f.columns()));
+        let schema = at.table.schema();
+        let reach = row_reach(&layout, schema, walk.columns);
+        // Most rows of a filtered scan do not match, and of these nothing but what the filter reads is looked at.
+        let filter = walk.filter.map(|filter| (filter, layout.reach(schema, filter.columns())));
         let mut offsets = Vec::new();
         self.walk(walk, at, lower, upper, |_, key, bytes| {
             let Parsed::Row { id, .. } = key::parse(key) else {
@@ -360,12 +365,13 @@ impl View {
                 }
                 _ => return Ok(Seen::Passed(id)),
             }
-            let row = stored_row_to(at, &layout, id, &record, reach, &mut offsets).map_err(damaged)?;
-            if let Some(filter) = walk.filter
-                && !filter.matches(&row).map_err(damaged)?
-            {
-                return Ok(Seen::Passed(id));
+            if let Some((filter, reach)) = filter {
+                let row = stored_row(at, &layout, id, &record, reach, &mut offsets).map_err(damaged)?;
+                if !filter.matches(&row).map_err(damaged)? {
+                    return Ok(Seen::Passed(id));
+                }
             }
+            let row = stored_row(at, &layout, id, &record, reach, &mut offsets).map_err(damaged)?;
             Ok(Seen::Row(id, project(&row, version, walk.columns).map_err(damaged)?))
         })
     }
@@ -608,23 +614,14 @@ fn list_bounds(table: TableId, query: &ListQuery<'_>) -> (Bound<Vec<u8>>, Bound<
 }
 
 /// How many cells of a row must be located for these columns and for tenant and time.
-fn row_reach(layout: &Layout, at: &TableView, columns: &[usize], filter: Option<&[usize]>) -> usize {
-    let schema = at.table.schema();
-    let fixed: Vec<usize> = [schema.tenant()].into_iter().chain(schema.time()).collect();
-    layout.reach(columns).max(filter.map_or(0, |f| layout.reach(f))).max(layout.reach(&fixed))
+fn row_reach(layout: &Layout, schema: &Schema, columns: &[usize]) -> usize {
+    let fixed = [Some(schema.tenant()), schema.time()];
+    let fixed = fixed.iter().flatten().map(|&at| layout.reach(schema, &[at])).max();
+    layout.reach(schema, columns).max(fixed.unwrap_or(0))
 }
 
+/// A row's first `reach` cells.
 fn stored_row<'a>(
-    at: &'a TableView,
-    layout: &'a Layout,
-    id: u64,
-    record: &Record<'a>,
-    offsets: &'a mut Vec<u32>,
-) -> Result<StoredRow<'a>, crate::RecordError> {
-    stored_row_to(at, layout, id, record, usize::MAX, offsets)
-}
-
-fn stored_row_to<'a>(
     at: &'a TableView,
     layout: &'a Layout,
     id: u64,
@@ -634,20 +631,13 @@ fn stored_row_to<'a>(
 ) -> Result<StoredRow<'a>, crate::RecordError> {
     let schema = at.table.schema();
     record.cells.locate(schema, layout.ordinals(), reach, offsets)?;
-    let mut row = StoredRow { schema, layout, id, tenant: 0, time: None, cells: record.cells, offsets };
-    if let ValueRef::U64(tenant) = row.value(schema.tenant())? {
-        row.tenant = tenant;
-    }
-    if let Some(time) = schema.time() {
-        row.time = TimeKey::of(row.value(time)?);
-    }
-    Ok(row)
+    Ok(StoredRow { schema, layout, id, listed: None, cells: record.cells, offsets })
 }
 
 fn project(row: &StoredRow<'_>, version: Version, columns: &[usize]) -> Result<Row, crate::RecordError> {
     let values =
         columns.iter().map(|&at| Ok(row.value(at)?.into_owned())).collect::<Result<_, crate::RecordError>>()?;
-    Ok(Row { id: row.id, tenant: row.tenant, time: row.time, version, values })
+    Ok(Row { id: row.id, tenant: row.tenant()?, time: row.time()?, version, values })
 }
 
 fn zero(ty: ColumnType) -> Option<Sum> {

@@ -26,6 +26,7 @@ use crate::key::{self, Lane, TableId};
 use crate::opening::{self, Opened};
 use crate::options::{Durability, OpenOptions};
 use crate::pending::{Pending, Promise, pending};
+use crate::record::CellFormat;
 use crate::retention::Retention;
 use crate::schema::Schema;
 use crate::state::TableState;
@@ -245,6 +246,7 @@ pub(crate) struct Writer {
     engine: Option<Arc<Engine>>,
     cache: Cache,
     catalog: Arc<Catalog>,
+    cells: CellFormat,
     retention: Retention,
     number: u64,
     dirty: bool,
@@ -260,6 +262,7 @@ impl Writer {
             engine: None,
             cache: Cache::default(),
             catalog: Arc::new(Catalog { tables: Vec::new() }),
+            cells: opened.cells,
             retention: Retention::new(),
             number: 0,
             dirty: false,
@@ -525,7 +528,7 @@ impl Writer {
         error
     }
 
-    pub(crate) fn ingest(&mut self, chunk: Chunk, deadline: Instant) -> Result<u64> {
+    pub(crate) fn ingest(&mut self, mut chunk: Chunk, deadline: Instant) -> Result<u64> {
         let engine = self.engine()?;
         let table = self.table(chunk.table.id(), chunk.table.name())?;
         let (Some(first), Some(last)) = (chunk.first, chunk.last) else { return Ok(0) };
@@ -554,15 +557,13 @@ impl Writer {
 
         let intent_key = key::intent(table.id());
         let rows_loaded = chunk.len() as u64;
-        let (rows, entries) = chunk.into_parts();
-        let entry = entries.first().map_or_else(Vec::new, |(key, _)| key.clone());
-        let intent = Intent { first, last, entry, writes: group.take_writes().items };
+        chunk.sort();
+        let intent = Intent { first, last, entry: chunk.lowest_entry(), writes: group.take_writes().items };
         let mut set = WriteSet::default();
         set.put(intent_key.clone(), intent.encode(&intent_key));
         self.write(&engine, set, true)?;
-        for part in [rows, entries] {
-            engine.ingest(part).map_err(|failure| self.fail(failure))?;
-        }
+        engine.ingest(chunk.stored_rows()).map_err(|failure| self.fail(failure))?;
+        engine.ingest(chunk.stored_entries()).map_err(|failure| self.fail(failure))?;
         group.writes = intent.writes.into_iter().chain([(intent_key, None)]).collect();
         self.commit(&engine, group)?;
         self.shared.numbers.ingested_rows.fetch_add(rows_loaded, Ordering::Relaxed);
@@ -579,13 +580,13 @@ impl Writer {
                 if schema == *stored.table.schema() {
                     return Ok(stored.table.clone());
                 }
-                Table::new(stored.table.id(), schema)
+                Table::new(stored.table.id(), schema, self.cells)
             }
             None => {
                 let next =
                     self.catalog.tables.iter().map(|t| t.table.id().0).max().map_or(Some(0), |id| id.checked_add(1));
                 let next = next.ok_or_else(|| Error::BadRequest("too many tables".into()))?;
-                Table::new(TableId(next), declared)
+                Table::new(TableId(next), declared, self.cells)
             }
         };
         let key = key::schema(table.id());

@@ -53,14 +53,17 @@ fn interrupted(folder: &Path, parts: usize, truncated: bool) {
     delta.counters.extend(counters);
     state.saw(1_008, &Version::from(2));
     delta.states.insert(table.id(), state);
-    let (rows, entries) = chunk.into_parts();
-    let intent = Intent { first: 10, last: 1_008, entry: entries[0].0.clone(), writes: delta.take_writes().items };
+    chunk.sort();
+    let intent = Intent { first: 10, last: 1_008, entry: chunk.lowest_entry(), writes: delta.take_writes().items };
     let key = key::intent(table.id());
     let mut set = WriteSet::default();
     set.put(key.clone(), intent.encode(&key));
     opened.engine.commit(set, true).expect("commits");
-    for part in [rows, entries].into_iter().take(parts) {
-        opened.engine.ingest(part).expect("ingests");
+    if parts > 0 {
+        opened.engine.ingest(chunk.stored_rows()).expect("ingests");
+    }
+    if parts > 1 {
+        opened.engine.ingest(chunk.stored_entries()).expect("ingests");
     }
 }
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use metaroute_store::{
-    Batch, Cancel, Chunk, Error, Expected, OpenOptions, Problem, ScanQuery, Store, Table, Value, Version, Walk,
+    Batch, Cancel, Chunk, Error, Expected, ListQuery, OpenOptions, Problem, ScanQuery, Store, Table, Value, Version,
+    Walk,
 };
 
 use crate::model::scratch;
@@ -97,6 +98,31 @@ fn read_all(store: &Store, table: &Table) -> Result<usize, Error> {
             assert_eq!(found.values, row(id), "row {id} is wrong");
         }
     }
+    let columns = table.schema().default_columns();
+    let mut listed = 0;
+    for tenant in 0..5 {
+        let mut query = ListQuery {
+            walk: Walk { limit: 1_000, ..Walk::of(table, &columns) },
+            tenant,
+            from: None,
+            to: None,
+            after: None,
+        };
+        loop {
+            let page = view.list(&query)?;
+            for found in &page.rows {
+                let row = row(found.id);
+                let expected: Vec<_> = columns.iter().map(|&at| row[at].clone()).collect();
+                assert_eq!(found.values, expected, "entry {} is wrong", found.id);
+                listed += 1;
+            }
+            match page.next {
+                None => break,
+                next => query.after = next,
+            }
+        }
+    }
+    assert_eq!(listed, rows, "rows and index disagree");
     Ok(rows)
 }
 
@@ -106,13 +132,16 @@ fn a_flipped_bit_in_a_table_is_an_error_that_names_the_file() {
     make(made.path(), true);
     let mut all = Vec::new();
     files(&made.path().join("engine").join("keyspaces"), &mut all);
-    let tables: Vec<_> = all.iter().filter(|f| f.parent().is_some_and(|p| p.ends_with("1/tables"))).collect();
-    assert_eq!(tables.len(), 1, "{all:?}");
-    let relative = tables[0].strip_prefix(made.path()).expect("inside").to_owned();
-    let len = std::fs::metadata(tables[0]).expect("is there").len() as usize;
+    // One of the index and one of the rows.
+    let of = |tree: &str| all.iter().filter(|f| f.parent().is_some_and(|p| p.ends_with(tree))).collect::<Vec<_>>();
+    let tables = [of("1/tables"), of("2/tables")].concat();
+    assert_eq!(tables.len(), 2, "{all:?}");
     let mut dice = Dice(0x1234_5678);
     let (mut refused, mut failed, mut harmless) = (0, 0, 0);
-    for n in 0..40 {
+    for n in 0..80 {
+        let table = tables[n / 40];
+        let relative = table.strip_prefix(made.path()).expect("inside").to_owned();
+        let len = std::fs::metadata(table).expect("is there").len() as usize;
         let folder = scratch();
         copy(made.path(), folder.path());
         let file = folder.path().join(&relative);
@@ -302,9 +331,9 @@ fn folders_that_are_no_store_are_left_alone() {
     assert!(matches!(store.view(), Err(Error::Closed)));
     assert!(matches!(store.apply(Batch::new()).wait(), Err(Error::Closed)));
     drop(store);
-    std::fs::write(folder.path().join("FORMAT"), "metaroute store 2\n").expect("writes");
+    std::fs::write(folder.path().join("FORMAT"), "metaroute store 9\n").expect("writes");
     match Store::open(folder.path(), OpenOptions::default()) {
-        Err(Error::NotAStore { reason, .. }) => assert!(reason.contains("metaroute store 2"), "{reason}"),
+        Err(Error::NotAStore { reason, .. }) => assert!(reason.contains("metaroute store 9"), "{reason}"),
         other => panic!("{other:?}"),
     }
 }

@@ -13,7 +13,7 @@ use metaroute_store::{
 use crate::model::scratch;
 use crate::world::{self, Content};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 fn fixture(format: u32) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("format-{format}"))

@@ -20,6 +20,9 @@ pub struct Port {
 }
 
 impl Port {
+    /// The first port that is ever reserved.
+    pub const FIRST: u16 = RANGE.0;
+
     /// Reserves a port on which nothing listens.
     ///
     /// # Panics

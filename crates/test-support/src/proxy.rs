@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,7 +18,7 @@ use crate::Port;
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    _port: Port,
+    _port: Option<Port>,
 }
 
 #[derive(Debug)]
@@ -46,6 +46,20 @@ impl Proxy {
     pub fn start(target: SocketAddr) -> Self {
         let port = Port::reserve();
         let listener = TcpListener::bind(port.address()).expect("a reserved port is free");
+        Self::listening(listener, target, Some(port))
+    }
+
+    /// A way to `target` on any port of another address of this machine.
+    ///
+    /// # Panics
+    /// When the address cannot be bound.
+    pub fn start_at(address: IpAddr, target: SocketAddr) -> Self {
+        let listener = TcpListener::bind((address, 0)).expect("an address of this machine");
+        Self::listening(listener, target, None)
+    }
+
+    fn listening(listener: TcpListener, target: SocketAddr, port: Option<Port>) -> Self {
+        let address = listener.local_addr().expect("it is bound");
         let shared = Arc::new(Shared {
             target,
             mode: Mutex::new(Mode::Flow(Duration::ZERO)),
@@ -55,7 +69,7 @@ impl Proxy {
         });
         let accepting = Arc::clone(&shared);
         thread::spawn(move || accept(&listener, &accepting));
-        Self { address: port.address(), shared, _port: port }
+        Self { address, shared, _port: port }
     }
 
     /// Where clients connect.

@@ -13,18 +13,22 @@ import java.util.Map;
 
 /**
  * SOFARegistry's own client as a program: {@code SofaClient HOST HTTP_PORT GROUP DATA_ID}, then one command a line on standard
- * input. {@code sub} follows the data id and prints {@code push DATA|DATA…} (sorted) for every push, {@code pub DATA…} publishes or
+ * input, after it said {@code ready}. {@code sub} follows the data id and prints {@code push DATA|DATA…} (sorted) for every push, {@code pub DATA…} publishes or
  * republishes, {@code unpub} takes it back. Every command is answered by {@code done COMMAND}; the end of input ends it.
  */
 public final class SofaClient {
     private SofaClient() {}
 
+    /** Log lines of libraries must not mix with ours. */
+    private static final java.io.PrintStream OUT = System.out;
+
     private static synchronized void say(String line) {
-        System.out.println(line);
-        System.out.flush();
+        OUT.println(line);
+        OUT.flush();
     }
 
     public static void main(String[] args) throws Exception {
+        System.setOut(System.err);
         RegistryClientConfig config = DefaultRegistryClientConfigBuilder.start()
             .setRegistryEndpoint(args[0])
             .setRegistryEndpointPort(Integer.parseInt(args[1]))
@@ -34,6 +38,7 @@ public final class SofaClient {
             .build();
         DefaultRegistryClient client = new DefaultRegistryClient(config);
         client.init();
+        say("ready");
         Publisher publisher = null;
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {

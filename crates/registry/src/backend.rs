@@ -16,6 +16,8 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
     Ok(match url.scheme() {
         Scheme::File => Arc::new(FileDriver::new(url.path(), FileOptions::default())),
         Scheme::Memory => Arc::new(Memory::new()),
+        #[cfg(feature = "eureka")]
+        Scheme::Eureka => Arc::new(crate::eureka::Eureka::new(url)?),
         #[cfg(feature = "consul")]
         Scheme::Consul => Arc::new(crate::consul::Consul::new(url)?),
         #[cfg(feature = "seata")]
@@ -24,7 +26,11 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         Scheme::SeataRaft => Arc::new(crate::seata::Raft::new(url)?),
         #[cfg(feature = "etcd")]
         Scheme::Etcd => Arc::new(crate::etcd::Etcd::new(url)?),
+        #[cfg(feature = "redis")]
+        Scheme::Redis => Arc::new(crate::redis::Redis::new(url)?),
         #[allow(unreachable_patterns, reason = "a build with every back end")]
+        #[cfg(feature = "nacos")]
+        Scheme::Nacos => crate::nacos::open(url)?,
         other => return Err(ConnectError::NotBuiltIn(other)),
     })
 }

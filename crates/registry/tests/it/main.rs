@@ -7,5 +7,7 @@ mod conformance;
 mod consul;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "nacos")]
+mod nacos;
 #[cfg(feature = "seata")]
 mod seata;

@@ -16,17 +16,25 @@ pub mod document;
 pub mod driver;
 #[cfg(feature = "etcd")]
 mod etcd;
+#[cfg(feature = "eureka")]
+mod eureka;
 pub mod file;
 pub mod fleet;
 #[cfg(feature = "http")]
 #[allow(dead_code, reason = "not every back end needs all of it")]
 mod http;
 pub mod memory;
+#[cfg(feature = "nacos")]
+mod nacos;
+#[cfg(feature = "redis")]
+mod redis;
 pub mod registry;
 #[cfg(feature = "seata")]
 mod seata;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod seata_layout;
+#[cfg(any(feature = "etcd", feature = "redis"))]
+mod socket;
 #[cfg(feature = "tls")]
 #[allow(dead_code, reason = "not every back end speaks TLS")]
 mod tls;

@@ -56,6 +56,8 @@ impl Nacos {
             .env("RNACOS_HTTP_CONSOLE_PORT", "0")
             .env("RNACOS_RAFT_NODE_ADDR", format!("127.0.0.1:{grpc}"))
             .env("RNACOS_DATA_DIR", scratch.path().join("data"))
+            // With it on, metadata stays what it was at an address's first registration.
+            .env("RNACOS_NAMING_INSTANCE_METADATA_PERSISTENCE_ENABLE", "false")
             .env("RUST_LOG", "warn")
             .current_dir(scratch.path());
         let connects = |port: &Port| {

@@ -24,7 +24,7 @@ pub(crate) const RESERVED: &str = "metaroute-";
 
 pub(crate) const ID: &str = "metaroute-id";
 const WEIGHT: &str = "metaroute-weight";
-const ENABLED: &str = "metaroute-enabled";
+pub(crate) const ENABLED: &str = "metaroute-enabled";
 const CLUSTER: &str = "metaroute-cluster";
 pub(crate) const INCARNATION: &str = "metaroute-incarnation";
 const SUBZONE: &str = "metaroute-subzone";

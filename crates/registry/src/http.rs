@@ -82,6 +82,12 @@ impl Http {
         Err(last.unwrap_or_else(|| DriverError::new(ErrorKind::Unreachable, "the address names no server")))
     }
 
+    /// Begins with the next server from now on, where one answers but is of no use.
+    pub(crate) fn pass_on(&self) {
+        let next = (self.current.load(Ordering::Relaxed) + 1) % self.bases.len().max(1);
+        self.current.store(next, Ordering::Relaxed);
+    }
+
     /// The servers, as `scheme://host:port`.
     pub(crate) fn bases(&self) -> &[String] {
         &self.bases

@@ -11,3 +11,5 @@ mod etcd;
 mod nacos;
 #[cfg(feature = "seata")]
 mod seata;
+#[cfg(feature = "eureka")]
+mod eureka;

@@ -1,0 +1,378 @@
+//! Eureka against Spring Cloud's server and client.
+
+use std::time::Duration;
+
+use metaroute_core::instance::{Instance, InstanceId};
+use metaroute_core::resilience::backoff::Policy;
+use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use serde_json::{Value, json};
+use test_support::eureka::Eureka;
+use test_support::{Port, require};
+
+use crate::conformance::{self, Subject, Traits};
+
+/// A view comes after the server's cache and our poll, on a busy machine.
+const SEEN: Duration = Duration::from_secs(30);
+
+#[test]
+fn conformance() {
+    let mut eureka = require!(Eureka::start(&[]));
+    let server = ([127, 0, 0, 1], eureka.port()).into();
+    conformance::run(Subject {
+        name: "eureka",
+        server,
+        // A thousand instances are renewed every two seconds.
+        url: Box::new(|server| format!("eureka://{server}?ttl=6s&poll=200ms")),
+        restart: Box::new(move || {
+            eureka.server().stop();
+            eureka.server().start_again().expect("it starts again");
+        }),
+        // The server adds the duration twice.
+        gone_within: Duration::from_secs(20),
+        seen_within: SEEN,
+        traits: Traits { unknown_service: true, ..Traits::default() },
+    });
+}
+
+/// The server's REST interface, as curl would use it.
+struct Server(u16);
+
+impl Server {
+    async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> (u16, Value) {
+        // Set already is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        let url = format!("http://127.0.0.1:{}/eureka{path}", self.0);
+        let request = client.request(method, url).header("Accept", "application/json");
+        let request = if body.is_null() { request } else { request.json(&body) };
+        let response = request.send().await.expect("the server answers");
+        let status = response.status().as_u16();
+        let text = response.text().await.expect("a body");
+        (status, serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    async fn record(&self, app: &str, id: &str) -> Value {
+        let (status, mut body) = self.call(reqwest::Method::GET, &format!("/apps/{app}/{id}"), Value::Null).await;
+        assert_eq!(status, 200, "{app}/{id}: {body}");
+        body["instance"].take()
+    }
+
+    fn registry(&self, parameters: &str) -> Registry {
+        connect(&format!("eureka://127.0.0.1:{}?ttl=6s&poll=200ms{parameters}", self.0))
+    }
+}
+
+fn connect(url: &str) -> Registry {
+    let url: RegistryUrl = url.parse().expect("valid");
+    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
+    #[allow(clippy::needless_update, reason = "options may grow")]
+    Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
+}
+
+fn instance(address: &str) -> Instance {
+    Instance::new(address.parse().expect("an address"))
+}
+
+async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+    let mut seen = registry.subscribe(service);
+    match tokio::time::timeout(SEEN, seen.wait_for(|view| wanted(view))).await {
+        Ok(view) => view.expect("the registry is open"),
+        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
+    }
+}
+
+fn only(view: &View) -> Option<&Instance> {
+    match view.snapshot.as_ref().map(|snapshot| &*snapshot.instances) {
+        Some([one]) => Some(one),
+        _ => None,
+    }
+}
+
+fn theirs(id: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut instance = json!({
+        "instanceId": id, "app": "WEB", "hostName": "10.0.0.7", "ipAddr": "10.0.0.7", "status": "UP", "vipAddress": "web",
+        "port": { "$": 80, "@enabled": "true" },
+        "dataCenterInfo": { "@class": "com.netflix.appinfo.InstanceInfo$DefaultDataCenterInfo", "name": "MyOwn" },
+        "leaseInfo": { "renewalIntervalInSecs": 30, "durationInSecs": 600 },
+        "metadata": { "zone": "z" }, "lastUpdatedTimestamp": "1", "lastDirtyTimestamp": "1",
+    });
+    change(&mut instance);
+    json!({ "instance": instance })
+}
+
+/// One server for all these, since starting it costs more than everything they do.
+#[tokio::test]
+async fn what_the_server_keeps() {
+    let eureka = require!(Eureka::start(&[]));
+    let server = Server(eureka.port());
+    an_instance_is_registered_as_everybody_does(&server).await;
+    an_older_registration_of_a_clock_that_went_back_is_not_ignored(&server).await;
+    switching_off_is_an_override_and_back_again(&server).await;
+    an_operators_override_stays(&server).await;
+    a_registration_taken_away_comes_back(&server).await;
+    others_instances_can_be_amended_and_removed(&server).await;
+    a_change_of_metadata_that_the_hash_cannot_see_is_seen(&server).await;
+    seata_layout(&server).await;
+    a_service_that_went_is_empty_and_one_that_never_was_unknown(&server).await;
+    a_dead_server_among_two_is_passed_over(&server).await;
+}
+
+async fn an_instance_is_registered_as_everybody_does(server: &Server) {
+    let registry = server.registry("");
+    let one = instance("10.0.0.1:8080").with_zone("zone1").with_meta("version", "2.0").with_weight(0.5);
+    let mut registration = registry.register("basic", one).expect("valid");
+    registration.registered().await.expect("taken");
+    let record = server.record("BASIC", "10.0.0.1:basic:8080").await;
+    assert_eq!(
+        (&record["status"], &record["vipAddress"], &record["port"]["$"]),
+        (&json!("UP"), &json!("basic"), &json!(8080))
+    );
+    assert_eq!(record["leaseInfo"]["durationInSecs"], 6);
+    assert_eq!(
+        (&record["metadata"]["zone"], &record["metadata"]["metaroute-weight"]),
+        (&json!("zone1"), &json!("0.5"))
+    );
+    registration.deregister().await;
+    let (status, _) = server.call(reqwest::Method::GET, "/apps/BASIC/10.0.0.1:basic:8080", Value::Null).await;
+    assert_eq!(status, 404);
+    registry.shutdown(SEEN).await;
+}
+
+/// The server answers 204 to an older registration and keeps what it has.
+async fn an_older_registration_of_a_clock_that_went_back_is_not_ignored(server: &Server) {
+    let future = "4102444800000";
+    let body = theirs("10.0.0.1:clock:80", |instance| {
+        instance["app"] = json!("CLOCK");
+        instance["lastDirtyTimestamp"] = json!(future);
+        instance["metadata"] = json!({ "version": "old" });
+    });
+    assert_eq!(server.call(reqwest::Method::POST, "/apps/CLOCK", body).await.0, 204);
+    let registry = server.registry("");
+    let mut registration =
+        registry.register("clock", instance("10.0.0.1:80").with_meta("version", "new")).expect("valid");
+    registration.registered().await.expect("taken");
+    let record = server.record("CLOCK", "10.0.0.1:clock:80").await;
+    assert_eq!(record["metadata"]["version"], "new");
+    // And its own next one is newer still.
+    registration.update(instance("10.0.0.1:80").with_meta("version", "newer")).expect("valid");
+    see(&registry, "clock", "the update", |view| {
+        only(view).is_some_and(|one| one.metadata.get("version").is_some_and(|version| *version.to_text() == *"newer"))
+    })
+    .await;
+    registry.shutdown(SEEN).await;
+}
+
+async fn switching_off_is_an_override_and_back_again(server: &Server) {
+    let registry = server.registry("");
+    let mut registration = registry.register("switch", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let mut off = instance("10.0.0.1:80");
+    off.enabled = false;
+    registration.update(off.clone()).expect("valid");
+    see(&registry, "switch", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    assert_eq!(server.record("SWITCH", "10.0.0.1:switch:80").await["status"], "OUT_OF_SERVICE");
+    registration.update(instance("10.0.0.1:80")).expect("valid");
+    see(&registry, "switch", "on", |view| only(view).is_some_and(|one| one.enabled && one.healthy)).await;
+    registration.update(off).expect("valid");
+    see(&registry, "switch", "off again", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    // The next life of it takes back what the last one set.
+    let next = server.registry("");
+    let mut registered = next.register("switch", instance("10.0.0.1:80")).expect("valid");
+    registered.registered().await.expect("taken");
+    assert_eq!(server.record("SWITCH", "10.0.0.1:switch:80").await["status"], "UP");
+    registered.deregister().await;
+    next.shutdown(SEEN).await;
+    registry.shutdown(SEEN).await;
+}
+
+async fn an_operators_override_stays(server: &Server) {
+    let registry = server.registry("");
+    let mut registration = registry.register("operator", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let path = "/apps/OPERATOR/10.0.0.1:operator:80/status?value=OUT_OF_SERVICE";
+    assert_eq!(server.call(reqwest::Method::PUT, path, Value::Null).await.0, 200);
+    see(&registry, "operator", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    registration.update(instance("10.0.0.1:80").with_meta("version", "2")).expect("valid");
+    see(&registry, "operator", "the update", |view| {
+        only(view).is_some_and(|one| !one.enabled && one.metadata.contains_key("version"))
+    })
+    .await;
+    registry.shutdown(SEEN).await;
+}
+
+async fn a_registration_taken_away_comes_back(server: &Server) {
+    let registry = server.registry("");
+    let mut registration = registry.register("lost", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let (status, _) = server.call(reqwest::Method::DELETE, "/apps/LOST/10.0.0.1:lost:80", Value::Null).await;
+    assert_eq!(status, 200);
+    // A renewal is answered with 404.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    see(&registry, "lost", "it is back", |view| only(view).is_some()).await;
+    registry.shutdown(SEEN).await;
+}
+
+async fn others_instances_can_be_amended_and_removed(server: &Server) {
+    let registry = server.registry("");
+    assert_eq!(server.call(reqwest::Method::POST, "/apps/WEB", theirs("i-1", |_| {})).await.0, 204);
+    let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+    let seen = only(&view).expect("one").clone();
+    assert_eq!((seen.id.as_str(), &*seen.locality.zone), ("i-1", "z"));
+    let mut changed = seen.clone().with_weight(0.0).with_meta("canary", "yes");
+    changed.enabled = false;
+    registry.amend("web", &changed).await.expect("it is there");
+    see(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && !one.enabled)).await;
+    let record = server.record("WEB", "i-1").await;
+    assert_eq!(record["leaseInfo"]["durationInSecs"], 600);
+    assert_eq!(
+        record["metadata"],
+        json!({ "zone": "z", "canary": "yes", "metaroute-weight": "0", "metaroute-enabled": "false" })
+    );
+    // Its owner's beat, with the timestamp it knows, is still good.
+    let beat = "/apps/WEB/i-1?status=UP&lastDirtyTimestamp=1";
+    assert_eq!(server.call(reqwest::Method::PUT, beat, Value::Null).await.0, 200);
+    let error = registry.amend("web", &changed.with_id("i-9")).await.expect_err("not there");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    registry.remove("web", &InstanceId::from("i-1")).await.expect("gone");
+    assert_eq!(server.call(reqwest::Method::GET, "/apps/WEB/i-1", Value::Null).await.0, 404);
+    registry.remove("web", &InstanceId::from("i-1")).await.expect("still gone");
+    registry.shutdown(SEEN).await;
+}
+
+async fn a_change_of_metadata_that_the_hash_cannot_see_is_seen(server: &Server) {
+    let registry = server.registry("");
+    let mut registration = registry.register("meta", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    see(&registry, "meta", "one", |view| only(view).is_some()).await;
+    let path = "/apps/META/10.0.0.1:meta:80/metadata?colour=blue";
+    assert_eq!(server.call(reqwest::Method::PUT, path, Value::Null).await.0, 200);
+    see(&registry, "meta", "the colour", |view| only(view).is_some_and(|one| one.metadata.contains_key("colour")))
+        .await;
+    registry.shutdown(SEEN).await;
+}
+
+async fn seata_layout(server: &Server) {
+    let registry = server.registry("&layout=seata");
+    let mut registration = registry
+        .register("default", instance("10.0.0.1:8091").with_weight(3.0).with_meta("vGroup", "{}"))
+        .expect("valid");
+    registration.registered().await.expect("taken");
+    let record = server.record("DEFAULT", "10.0.0.1:default:8091").await;
+    assert_eq!((&record["metadata"]["weight"], &record["metadata"]["vGroup"]), (&json!("3"), &json!("{}")));
+    // As Seata's own registry writes one.
+    let body = theirs("10.0.0.2:default:8091", |instance| {
+        instance["app"] = json!("default");
+        instance["hostName"] = json!("some.pod");
+        instance["ipAddr"] = json!("10.0.0.2");
+        instance["port"]["$"] = json!(8091);
+        instance["metadata"] = json!({ "weight": "2" });
+    });
+    assert_eq!(server.call(reqwest::Method::POST, "/apps/default", body).await.0, 204);
+    let view = see(&registry, "default", "two", |view| {
+        view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.len() == 2)
+    })
+    .await;
+    let mut found: Vec<_> = view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).collect();
+    found.sort_by_key(|one| one.id.clone());
+    assert_eq!((found[0].id.as_str(), found[0].weight), ("10.0.0.1:8091", 3.0));
+    assert_eq!(
+        (&*found[1].address.to_string(), found[1].weight, &*found[1].cluster),
+        ("10.0.0.2:8091", 2.0, "default")
+    );
+    registry.shutdown(SEEN).await;
+}
+
+async fn a_service_that_went_is_empty_and_one_that_never_was_unknown(server: &Server) {
+    let registry = server.registry("");
+    let mut seen = registry.subscribe("went");
+    let mut registration = registry.register("went", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    registration.deregister().await;
+    let empty = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
+    let view = tokio::time::timeout(SEEN, seen.wait_for(empty)).await.expect("in time").expect("open");
+    assert_eq!(view.state, State::Fresh);
+    assert_eq!(registry.instances("never").await.expect("an answer"), None);
+    registry.shutdown(SEEN).await;
+}
+
+async fn a_dead_server_among_two_is_passed_over(server: &Server) {
+    let dead = Port::reserve();
+    let registry = connect(&format!("eureka://127.0.0.1:{dead},127.0.0.1:{}?ttl=6s&poll=200ms", server.0));
+    let mut registration = registry.register("two", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    see(&registry, "two", "one", |view| only(view).is_some()).await;
+    assert!(registry.services().await.expect("a list").contains(&"two".into()));
+    registry.shutdown(SEEN).await;
+}
+
+/// With self-preservation on nothing is swept in the first minute: a dead instance stays listed, and the snapshot says so.
+#[tokio::test]
+async fn a_server_that_preserves_itself_lists_the_dead_and_the_notes_say_so() {
+    let eureka = require!(Eureka::start(&["--eureka.server.enable-self-preservation=true"]));
+    let server = Server(eureka.port());
+    let body = theirs("i-1", |instance| instance["leaseInfo"]["durationInSecs"] = json!(1));
+    assert_eq!(server.call(reqwest::Method::POST, "/apps/WEB", body).await.0, 204);
+    let registry = server.registry("&full-every=500ms");
+    let view = see(&registry, "web", "an overdue lease", |view| {
+        view.snapshot.as_ref().is_some_and(|snapshot| !snapshot.notes.is_empty())
+    })
+    .await;
+    assert!(only(&view).is_some_and(|one| one.healthy), "it is for others to doubt it: {view:?}");
+    let note = &view.snapshot.as_ref().expect("a list").notes[0];
+    assert_eq!(note.code, "lease_overdue");
+    assert!(note.message.contains("`i-1`"), "{note}");
+    registry.shutdown(SEEN).await;
+}
+
+fn answer(line: &str) -> Value {
+    serde_json::from_str(line.strip_prefix("> ").expect("an answer")).expect("JSON")
+}
+
+/// Spring's own client reads what we register, and obeys its zone; we read what Spring registers.
+#[tokio::test]
+async fn spring_and_we_see_each_other() {
+    let eureka = require!(Eureka::start(&[]));
+    let settings = [
+        "--eureka.instance.metadata-map.version=2.0",
+        "--eureka.instance.metadata-map.zone=a",
+        "--eureka.instance.prefer-ip-address=false",
+        "--eureka.instance.lease-renewal-interval-in-seconds=1",
+        "--spring.cloud.loadbalancer.configurations=zone-preference",
+        "--spring.cloud.loadbalancer.zone=a",
+    ];
+    let server = Server(eureka.port());
+    let registry = server.registry("");
+    let spring = tokio::task::spawn_blocking(move || (eureka.spring("spring-app", 28_551, &settings), eureka));
+    let (spring, _eureka) = spring.await.expect("it ran");
+    let mut spring = require!(spring);
+
+    let view =
+        see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let seen = only(&view).expect("one");
+    assert_eq!(&*seen.address.to_string(), "127.0.0.1:28551");
+    assert_eq!(seen.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
+    assert_eq!(&*seen.locality.zone, "a");
+
+    let near = instance("10.0.0.1:80").with_zone("a").with_meta("version", "1").with_meta("odd key", "Zürich");
+    let mut near = registry.register("rust-svc", near).expect("valid");
+    let mut far = registry.register("rust-svc", instance("10.0.0.2:80").with_zone("b")).expect("valid");
+    near.registered().await.expect("taken");
+    far.registered().await.expect("taken");
+    let wait = tokio::task::spawn_blocking(move || {
+        let two = test_support::backoff_poll(SEEN, || {
+            let list = answer(&spring.ask("list rust-svc"));
+            (list.as_array().map(Vec::len) == Some(2)).then_some(list)
+        });
+        (two.expect("Spring sees both"), spring)
+    });
+    let (list, mut spring) = wait.await.expect("it ran");
+    let near_seen = list.as_array().and_then(|list| list.iter().find(|one| one["host"] == "10.0.0.1")).expect("near");
+    assert_eq!(near_seen["port"], 80);
+    assert_eq!(near_seen["metadata"]["version"], "1");
+    assert_eq!(near_seen["metadata"]["odd key"], "Zürich");
+    assert_eq!(near_seen["metadata"]["zone"], "a");
+    let chosen = tokio::task::spawn_blocking(move || answer(&spring.ask("choose rust-svc 20")));
+    assert_eq!(chosen.await.expect("it ran"), json!({ "10.0.0.1:80": 20 }));
+    registry.shutdown(SEEN).await;
+}

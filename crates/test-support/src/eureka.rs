@@ -1,0 +1,101 @@
+//! Spring Cloud's Eureka server and a Spring application that registers at one.
+//!
+//! Caches and sweeps of the server run every fraction of a second here instead of every half minute and minute.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::dialogue::Dialogue;
+use crate::{Missing, Port, Ready, Scratch, Server, java};
+
+/// A JVM on two busy cores takes its time.
+const START_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// A running server, in memory: what it knows is gone after a restart.
+#[derive(Debug)]
+pub struct Eureka {
+    /// First, so that the server ends before its folder goes.
+    server: Server,
+    port: Port,
+    _scratch: Scratch,
+}
+
+impl Eureka {
+    /// Starts a server that expires every lease in time. `settings` are further properties and come last.
+    ///
+    /// # Errors
+    /// [`Missing`] if Java or the peer is not on the machine.
+    ///
+    /// # Panics
+    /// They are there and the server does not come up; the message has its log.
+    pub fn start(settings: &[&str]) -> Result<Self, Missing> {
+        let mut command = java::class("eureka", "peer.Server")?;
+        let scratch = Scratch::new("eureka");
+        let port = Port::reserve();
+        command
+            .arg(format!("--server.port={port}"))
+            .args([
+                "--server.address=127.0.0.1",
+                "--spring.application.name=eureka",
+                "--eureka.dashboard.enabled=false",
+            ])
+            .args(["--eureka.instance.hostname=127.0.0.1", "--eureka.client.register-with-eureka=false"])
+            .args(["--eureka.client.fetch-registry=false", "--eureka.server.wait-time-in-ms-when-sync-empty=0"])
+            .arg(format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{port}/eureka/"))
+            .args([
+                "--eureka.server.enable-self-preservation=false",
+                "--eureka.server.eviction-interval-timer-in-ms=500",
+            ])
+            .arg("--eureka.server.response-cache-update-interval-ms=200")
+            .args(settings)
+            .current_dir(scratch.path());
+        let address = port.address();
+        let ready = Ready::Check(Box::new(move || answers(address)));
+        let server = Server::start_within(START_TIMEOUT, "eureka", command, &scratch.path().join("log"), ready)
+            .unwrap_or_else(|error| panic!("{error}"));
+        Ok(Self { server, port, _scratch: scratch })
+    }
+
+    /// The HTTP port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// The process, to stop, kill or pause.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// Starts a Spring application `service` that registers itself here as `127.0.0.1:port` (nothing listens there). It
+    /// answers `services`, `list SERVICE` and `choose SERVICE N` with a line of JSON after `> `; see `peers/eureka`.
+    ///
+    /// # Errors
+    /// [`Missing`] if Java or the peer is not on the machine.
+    pub fn spring(&self, service: &str, port: u16, settings: &[&str]) -> Result<Dialogue, Missing> {
+        let mut command = java::class("eureka", "peer.Client")?;
+        command
+            .arg(format!("--spring.application.name={service}"))
+            .arg(format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{}/eureka/", self.port))
+            .args(["--eureka.instance.hostname=127.0.0.1", "--eureka.client.registry-fetch-interval-seconds=1"])
+            .args(["--spring.cloud.loadbalancer.cache.enabled=false", "--logging.level.root=error"])
+            .arg("--spring.main.banner-mode=off")
+            .arg(format!("--eureka.instance.non-secure-port={port}"))
+            .args(settings);
+        let (dialogue, first) = Dialogue::start("spring-eureka", command);
+        assert_eq!(first, "> \"ready\"");
+        Ok(dialogue)
+    }
+}
+
+fn answers(address: SocketAddr) -> bool {
+    let ask = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        write!(stream, "GET /eureka/apps HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    ask().is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+}

@@ -32,7 +32,7 @@ const frame = {
     if (hash === location.hash) return;
     history[step ? 'pushState' : 'replaceState'](null, '', hash);
   },
-  /** Looks at once, because something has just been found to be different. */
+  /** Looks at once, because somebody has just got no answer. */
   look: () => poller.now(),
 };
 
@@ -133,7 +133,7 @@ const poller = new Poller({
     connection();
   },
   failed(problem) {
-    if (!trouble) views.overview.failed(problem);
+    views.overview.failed();
     trouble = problem;
     connection();
   },

@@ -3,7 +3,7 @@
 // Every element is made once and then changed in place: a page that is rebuilt every two seconds cannot be read with a
 // screen reader, and nothing on it can be selected.
 
-import { bytes, chip, count, facts, family, h, icon, percent, plural, problemBox, put } from './dom.js';
+import { bytes, chip, count, facts, family, h, icon, percent, plural, put } from './dom.js';
 import { colourOf, sizeOf, slotBar } from './slots.js';
 
 /** What a shard's state looks like and means. */
@@ -164,14 +164,9 @@ export class Overview {
     this.head.append(h('p', { class: 'muted' }, 'asking the server …'));
   }
 
-  show() {}
-
-  /** Nothing could be had. What is on the page stays and is shown as old; without any there is only the problem. */
-  failed(problem) {
-    if (this.frame.seen.stats === null && problem.answered) {
-      this.head.replaceChildren();
-      this.trouble.replaceChildren(problemBox(problem));
-    }
+  /** Nothing could be had; the frame says why. What is on the page stays and is shown as old. */
+  failed() {
+    if (this.frame.seen.stats === null) this.head.replaceChildren(h('p', { class: 'muted' }, 'nothing is known about this deployment yet'));
   }
 
   render() {

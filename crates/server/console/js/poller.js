@@ -39,10 +39,6 @@ export class Poller {
     this.#plan(null);
   }
 
-  get failures() {
-    return this.#failures;
-  }
-
   /** Tries at once; a try that is under way is waited for instead. */
   now() {
     this.#running ??= this.#try().finally(() => { this.#running = null; });
@@ -51,19 +47,21 @@ export class Poller {
 
   async #try() {
     this.#plan(null);
-    let pause = this.every;
+    let value;
+    let problem = null;
     try {
-      const value = await this.load();
-      this.#failures = 0;
-      this.seen = Date.now();
-      this.done(value);
-    } catch (problem) {
-      this.#failures += 1;
-      // Pages that lost the same server must not come back in step.
-      pause = Math.min(this.every * 2 ** (this.#failures - 1), PAUSE_MAX_MS) * (0.8 + 0.4 * Math.random());
-      this.failed(problem);
+      value = await this.load();
+    } catch (error) {
+      problem = error;
     }
+    this.#failures = problem === null ? 0 : this.#failures + 1;
+    if (problem === null) this.seen = Date.now();
+    // Pages that lost the same server must not come back in step.
+    const pause = problem === null ? this.every
+      : Math.min(this.every * 2 ** (this.#failures - 1), PAUSE_MAX_MS) * (0.8 + 0.4 * Math.random());
     if (this.#started && !document.hidden) this.#plan(pause);
+    if (problem === null) this.done(value);
+    else this.failed(problem);
   }
 
   #plan(pause) {

@@ -45,6 +45,8 @@ export class Query {
     this.frame = frame;
     this.stores = [];
     this.plan = null;
+    /** Whether the plan has been carried out, and what of it was not answered. */
+    this.answered = false;
     this.missing = [];
     this.#build(root);
     this.ready = this.#stores();
@@ -249,6 +251,7 @@ export class Query {
     const text = JSON.stringify([this.store.name, body]);
     if (text === this.#planned) return;
     this.#planned = text;
+    this.answered = false;
     this.missing = [];
     this.#planning?.abort();
     const planning = new AbortController();
@@ -339,8 +342,9 @@ export class Query {
       const missing = this.missing.find((gap) => gap.group === group.name && gap.shard === target.shard);
       asked.set(target.shard, { slots: target.slots, count: target.slot_count, missing: missing?.reason ?? null });
     }
-    const words = [...asked].map(([shard, ask]) => h('li', { class: ask.missing ? 'gap' : '' },
-      icon(ask.missing ? 'bad' : 'ok'), h('b', {}, shard),
+    const [drawing, word] = this.answered ? ['ok', 'answered'] : ['go', 'would be asked'];
+    const words = [...asked].map(([shard, ask]) => h('li', { class: ask.missing ? 'gap' : this.answered ? 'got' : '' },
+      icon(ask.missing ? 'bad' : drawing), h('b', {}, shard), !ask.missing && h('span', { class: 'sr-only' }, ` ${word}`),
       ` ${Number(ask.count) === 1 ? `slot ${ask.slots}` : plural(ask.count, 'slot')}`,
       ask.missing && ` – ${ask.missing}`));
     return h('div', { class: 'bar-row' }, h('h3', {}, group.name), slotBar(group, asked),
@@ -453,13 +457,16 @@ export class Query {
 
   /** Shows in the bars what an answer lacks. */
   #covered(meta) {
-    const before = JSON.stringify(this.missing);
+    const before = JSON.stringify([this.answered, this.missing]);
+    this.answered = true;
     this.missing = meta.missing ?? [];
-    if (this.plan && JSON.stringify(this.missing) !== before) this.#showPlan();
+    if (this.plan && JSON.stringify([this.answered, this.missing]) !== before) this.#showPlan();
   }
 
   #showProblem(problem) {
     if (problem.code === 'bad_expression') this.#mark(problem);
+    // The page would find out by itself, a little later.
+    if (!problem.answered && problem.code !== 'cancelled') this.frame.look();
     const actions = problem.code === 'global_scan_not_allowed' ? [this.#allowButton()] : [];
     const { meta } = problem;
     refill(this.answer, h('div', { class: 'panel' }, problemBox(problem, ...actions), meta && this.#coverage(meta)));

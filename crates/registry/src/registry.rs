@@ -25,6 +25,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -37,23 +38,32 @@ use tracing::Instrument;
 use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Limits, Seen, SeenState, Snapshot};
 use crate::url::{RegistryUrl, Scheme};
 
+mod cache;
 mod registration;
 mod subscription;
 
 pub use registration::{Drained, Registration, RegistrationState};
 pub use subscription::{Closed, State, Subscription, View};
 
-/// How a registry waits between attempts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How a registry waits between attempts, and what it keeps.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
-    /// Waits after a failed call: connecting, watching, registering.
+    /// Waits after a failed call: connecting, watching, registering. By default the core's: 1 s growing by half to 60 s,
+    /// each ±50 %.
     pub policy: Policy,
+    /// A folder in which the last good list of each service that is followed is kept, so that a start while the registry
+    /// is down has something to serve; it then shows as [`State::Unreachable`] with its age. `None`, the default, keeps
+    /// nothing. Counts only for registries that are opened by their address, which names the files; fleet files and
+    /// memory need no such thing. [`Options::default_cache_dir`] is where programs usually keep it.
+    pub cache_dir: Option<PathBuf>,
 }
 
-impl Default for Options {
-    /// The core's default: 1 s growing by half to 60 s, each ±50 %.
-    fn default() -> Self {
-        Self { policy: Policy::default() }
+impl Options {
+    /// `$XDG_CACHE_HOME/metaroute/registry`, or the same under `~/.cache`; `None` where there is neither.
+    pub fn default_cache_dir() -> Option<PathBuf> {
+        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+        Some(cache.join("metaroute/registry"))
     }
 }
 
@@ -66,6 +76,7 @@ pub struct Registry {
 struct Shared {
     driver: Arc<dyn Driver>,
     options: Options,
+    cache: Option<cache::Cache>,
     stop: watch::Sender<bool>,
     tasks: Mutex<Tasks>,
 }
@@ -113,11 +124,11 @@ impl Registry {
 
     /// A registry over a driver.
     pub fn with_options(driver: impl Driver, options: Options) -> Self {
-        Self::over(Arc::new(driver), options)
+        Self::over(Arc::new(driver), options, None)
     }
 
-    fn over(driver: Arc<dyn Driver>, options: Options) -> Self {
-        let shared = Shared { driver, options, stop: watch::Sender::new(false), tasks: Mutex::default() };
+    fn over(driver: Arc<dyn Driver>, options: Options, cache: Option<cache::Cache>) -> Self {
+        let shared = Shared { driver, options, cache, stop: watch::Sender::new(false), tasks: Mutex::default() };
         Self { shared: Arc::new(shared) }
     }
 
@@ -134,7 +145,11 @@ impl Registry {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_with(url: &RegistryUrl, options: Options) -> Result<Self, ConnectError> {
-        Ok(Self::over(crate::backend::open(url)?, options))
+        let cache = match url.scheme() {
+            Scheme::File | Scheme::Memory => None,
+            _ => options.cache_dir.clone().map(|folder| cache::Cache::new(folder, &url.to_string())),
+        };
+        Ok(Self::over(crate::backend::open(url)?, options, cache))
     }
 
     /// What this registry can do.
@@ -181,6 +196,7 @@ impl Registry {
                 service: service.into(),
                 driver: Arc::clone(&self.shared.driver),
                 policy: self.shared.options.policy,
+                cache: self.shared.cache.clone(),
                 view: view.clone(),
                 stop: self.shared.stop.subscribe(),
             };

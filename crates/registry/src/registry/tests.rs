@@ -405,10 +405,7 @@ async fn a_dead_registry_costs_few_attempts() {
 #[test]
 fn other_kinds_are_named_when_they_are_not_built_in() {
     let url: RegistryUrl = "k8s://".parse().unwrap();
-    assert_eq!(
-        Registry::connect(&url).unwrap_err().to_string(),
-        "registries of kind `k8s` are not part of this build"
-    );
+    assert_eq!(Registry::connect(&url).unwrap_err().to_string(), "registries of kind `k8s` are not part of this build");
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,4 +419,103 @@ async fn a_second_subscription_starts_with_what_the_first_one_got() {
     let view = tokio::time::timeout(Duration::from_secs(1), second.changed()).await.unwrap().unwrap();
     assert_eq!(hosts(&view), ["a"]);
     assert!(tokio::time::timeout(Duration::from_secs(1), second.changed()).await.is_err(), "once");
+}
+
+fn seen(cursor: &str, list: Vec<Instance>) -> Result<Seen, DriverError> {
+    Ok(Seen {
+        cursor: Cursor::new(cursor),
+        state: SeenState::Service(Snapshot { instances: list, ..Snapshot::default() }),
+    })
+}
+
+/// A registry as an address opens it, with a folder for its lists.
+fn keeping(driver: &Arc<Scripted>, folder: &std::path::Path) -> Registry {
+    let cache = cache::Cache::new(folder.to_owned(), "etcd://127.0.0.1:2379");
+    Registry::over(Arc::new(Arc::clone(driver)), Options::default(), Some(cache))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_while_the_registry_is_down_serves_the_list_on_disk_with_its_age() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().extend([
+        seen("7", vec![instance("a"), instance("b")]),
+        Err(down()),
+        seen("8", vec![]),
+    ]);
+    let registry = keeping(&driver, folder.path());
+    let mut s = registry.subscribe("s");
+    s.wait_for(|view| view.state == State::Unreachable).await.unwrap();
+    // It is on disk before anything else happens: a process may be killed. An empty list does not overwrite it.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    let view = s.wait_for(|view| view.state == State::Fresh).await.unwrap();
+    assert_eq!((hosts(&view).len(), view.kept), (0, None));
+    assert!(registry.shutdown(Duration::from_secs(1)).await);
+
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().extend([Err(down()), seen("1", vec![instance("c")])]);
+    let registry = keeping(&driver, folder.path());
+    let mut s = registry.subscribe("s");
+    let view = s.changed().await.unwrap();
+    assert_eq!((view.state, hosts(&view)), (State::Unreachable, vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!(view.error.as_ref().unwrap().to_string(), "connection refused");
+    let kept = view.kept.unwrap();
+    assert!(kept < Duration::from_secs(60), "{kept:?}");
+    let now = tokio::time::Instant::now();
+    assert_eq!(view.age(now + Duration::from_secs(5)), kept + Duration::from_secs(5) + (now - view.since.unwrap()));
+    // The registry's own word replaces it.
+    let view = s.changed().await.unwrap();
+    assert_eq!((view.state, hosts(&view), view.kept), (State::Fresh, vec!["c".to_owned()], None));
+    assert_eq!(driver.log(), ["watch -", "watch -", "watch 1"], "a cursor is never taken from disk");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_registry_does_not_hold_a_start_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().push_back(seen("7", vec![instance("a")]));
+    let registry = keeping(&driver, folder.path());
+    registry.subscribe("s").changed().await.unwrap();
+    registry.shutdown(Duration::from_secs(1)).await;
+    let registry = keeping(&driver, folder.path());
+    let before = tokio::time::Instant::now();
+    let view = registry.subscribe("s").changed().await.unwrap();
+    assert_eq!((view.state, hosts(&view)), (State::Unreachable, vec!["a".to_owned()]));
+    assert!(before.elapsed() <= Duration::from_secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_anything_on_disk_a_start_is_as_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().push_back(Err(down()));
+    let registry = keeping(&driver, folder.path());
+    let view = registry.subscribe("s").changed().await.unwrap();
+    assert_eq!((view.state, view.snapshot, view.kept), (State::Unreachable, None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_does_not_wait_costs_no_processor() {
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().extend((0..100_000).map(|_| seen("7", vec![instance("a")])));
+    let registry = Registry::new(Arc::clone(&driver));
+    let _s = registry.subscribe("s");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let questions = driver.log().len();
+    assert!((50..=102).contains(&questions), "{questions}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_order_is_no_news() {
+    let driver = Arc::new(Scripted::default());
+    driver.watch.lock().unwrap().extend([
+        seen("1", vec![instance("a"), instance("b")]),
+        seen("2", vec![instance("b"), instance("a")]),
+        seen("3", vec![instance("b")]),
+    ]);
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut s = registry.subscribe("s");
+    let first = s.changed().await.unwrap();
+    let next = s.changed().await.unwrap();
+    assert_eq!((hosts(&first).len(), hosts(&next).len()), (2, 1));
 }

@@ -51,8 +51,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::web::{Method, RequestBuilder, Response, StatusCode};
 use metaroute_core::instance::{Instance, InstanceId};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -207,10 +207,8 @@ impl Consul {
     }
 
     async fn refused(&self, response: Response) -> DriverError {
-        let mut server = response.url().clone();
-        server.set_query(None);
-        server.set_path("");
-        refusal(server.as_str().trim_end_matches('/'), response).await
+        let server = response.server().to_owned();
+        refusal(&server, response).await
     }
 
     /// The id in Consul of one of our registrations.
@@ -516,9 +514,8 @@ fn go_duration(duration: Duration) -> String {
 }
 
 async fn read<T: serde::de::DeserializeOwned>(response: Response) -> Result<T, DriverError> {
-    let mut server = response.url().clone();
-    server.set_query(None);
-    let bytes = response.bytes().await.map_err(|error| unreachable(server.as_str(), error))?;
+    let server = response.server().to_owned();
+    let bytes = response.bytes().await.map_err(|error| unreachable(&server, error))?;
     serde_json::from_slice(&bytes).map_err(|error| {
         DriverError::new(ErrorKind::Invalid, format!("{server}: the answer is not what Consul answers")).because(error)
     })

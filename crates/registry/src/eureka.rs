@@ -44,9 +44,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::web::header::{ACCEPT, DATE};
+use crate::web::{Method, RequestBuilder, Response, StatusCode};
 use metaroute_core::instance::{Instance, InstanceId};
-use reqwest::header::{ACCEPT, DATE};
-use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -574,7 +574,7 @@ fn http_date_ms(text: &str) -> Option<u64> {
 
 /// `scheme://host:port` of an answer.
 fn server(response: &Response) -> String {
-    response.url().origin().ascii_serialization()
+    response.server().to_owned()
 }
 
 async fn refused(response: Response) -> DriverError {

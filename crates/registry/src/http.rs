@@ -6,18 +6,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
-
-use crate::backend::bad;
 use crate::driver::{DriverError, ErrorKind};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
 use crate::url::RegistryUrl;
+use crate::web::{self, Client, Method, RequestBuilder, Response, StatusCode};
 
-/// How long a server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Idle connections kept per server; some servers count the connections of one client.
-const IDLE_MAX: usize = 32;
 /// How long an ordinary call may take; long polls say their own.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,14 +36,7 @@ impl Http {
                 format!("{scheme}://{host}")
             })
             .collect();
-        let client = Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .tls_backend_preconfigured(tls.config()?)
-            .build()
-            .map_err(|error| bad(error.to_string()))?;
+        let client = Client::new(tls.config()?);
         Ok(Self { client, bases, current: AtomicUsize::new(0) })
     }
 
@@ -121,9 +108,9 @@ pub(crate) async fn refusal(server: &str, response: Response) -> DriverError {
 }
 
 /// A call that got no answer. The query of the URL may hold a secret and is not shown.
-pub(crate) fn unreachable(server: &str, error: reqwest::Error) -> DriverError {
+pub(crate) fn unreachable(server: &str, error: web::Error) -> DriverError {
     let what = if error.is_timeout() { "did not answer in time" } else { "cannot be reached" };
-    DriverError::new(ErrorKind::Unreachable, format!("{server} {what}")).because(error.without_url())
+    DriverError::new(ErrorKind::Unreachable, format!("{server} {what}")).because(error)
 }
 
 /// A text as one segment of a path: everything but letters, digits, `-`, `_`, `.` and `~` percent-encoded.

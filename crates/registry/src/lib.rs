@@ -12,6 +12,8 @@ mod backend;
 mod carrier;
 #[cfg(feature = "consul")]
 mod consul;
+#[cfg(feature = "dns")]
+mod dns;
 pub mod document;
 pub mod driver;
 #[cfg(feature = "etcd")]
@@ -39,6 +41,9 @@ mod socket;
 #[allow(dead_code, reason = "not every back end speaks TLS")]
 mod tls;
 pub mod url;
+#[cfg(feature = "http")]
+#[allow(dead_code, reason = "not every back end needs all of it")]
+mod web;
 
 pub use document::ConfigError;
 pub use driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Snapshot};

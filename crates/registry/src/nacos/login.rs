@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::{Method, StatusCode};
+use crate::web::{Method, StatusCode};
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::Instant;

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::web::StatusCode;
 use futures_util::future::join_all;
 use metaroute_core::instance::{Incarnation, Instance, InstanceId};
-use reqwest::StatusCode;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 

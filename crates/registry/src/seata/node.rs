@@ -119,17 +119,20 @@ pub(super) fn add_role(instance: &mut Instance, node: &Value, term: Option<&Valu
 /// A list under way: ids stay unique, and what cannot be read is counted and described.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    instances: BTreeMap<Box<str>, (i128, Instance)>,
+    instances: BTreeMap<Box<str>, (Rank, Instance)>,
     rejected: usize,
     notes: Vec<Note>,
 }
+
+/// Which of two nodes with one id counts: the one with the higher term, then the leader.
+type Rank = (Option<i64>, bool);
 
 /// More is not said about one list.
 const NOTES_MAX: usize = 20;
 
 impl Listing {
     /// Adds what was read of a node. Of two with one id the one with the higher term stays: the other is what an
-    /// earlier life left behind.
+    /// earlier life left behind. Without terms the leader stays: a Raft group of one lists it as its own follower, too.
     pub(super) fn add(&mut self, node: &Value, read: Result<Instance, String>) {
         let instance = match read {
             Ok(instance) => instance,
@@ -139,16 +142,17 @@ impl Listing {
                 return;
             }
         };
-        let term = node.get("term").and_then(Value::as_i64).map_or(i128::MIN, i128::from);
+        let leads = node.get("role").and_then(Value::as_str) == Some("LEADER");
+        let rank = (node.get("term").and_then(Value::as_i64), leads);
         let id: Box<str> = instance.id.as_str().into();
         let known = self.instances.get(&id).map(|(known, _)| *known);
         if let Some(known) = known {
-            self.note("duplicate_id", format!("`{id}` is listed twice; the node with the higher term counts"));
-            if known >= term {
+            self.note("duplicate_id", format!("`{id}` is listed twice; the newer node counts"));
+            if known >= rank {
                 return;
             }
         }
-        self.instances.insert(id, (term, instance));
+        self.instances.insert(id, (rank, instance));
     }
 
     fn note(&mut self, code: &'static str, message: String) {

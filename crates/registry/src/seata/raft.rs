@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::web::{Client, StatusCode};
 use metaroute_core::instance::{Instance, InstanceId};
-use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -67,19 +67,7 @@ impl Raft {
             return Err(bad("`seata-raft:` takes no path; the Raft group is the service"));
         }
         // The stream needs a connection that speaks HTTP/2 from its first byte and notices that the other end is gone.
-        let client = || {
-            Client::builder()
-                .connect_timeout(CALL)
-                .no_proxy()
-                .redirect(reqwest::redirect::Policy::none())
-                .tls_backend_preconfigured(tls.config()?)
-                .http2_prior_knowledge()
-                .http2_keep_alive_interval(PING)
-                .http2_keep_alive_timeout(PING)
-                .build()
-                .map_err(|error| bad(error.to_string()))
-        };
-        let stream = stream.then(client).transpose()?;
+        let stream = stream.then(|| Ok::<_, ConnectError>(Client::http2(tls.config()?, PING))).transpose()?;
         Ok(Self { session, poll, stream, current: AtomicUsize::new(0), failing: Failing::default() })
     }
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderValue};
-use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use crate::web::header::{AUTHORIZATION, HeaderValue};
+use crate::web::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;

@@ -30,6 +30,21 @@ fn all_nodes_are_listed_with_their_role() {
     assert_eq!(text(1, "version"), None);
 }
 
+/// Seen on a real server with the Raft port it wants.
+#[test]
+fn a_group_of_one_leads_itself_and_does_not_follow() {
+    let node = |role: &str| {
+        format!(r#"{{"control":{{"host":"h","port":1}},"transaction":{{"host":"h","port":2}},"role":"{role}"}}"#)
+    };
+    for order in [["LEADER", "FOLLOWER"], ["FOLLOWER", "LEADER"]] {
+        let nodes = order.map(node).join(",");
+        let found = read(0, &parse(&format!(r#"{{"nodes":[{nodes}],"storeMode":"raft","term":1}}"#)));
+        let State::Listed(snapshot, _) = found.state else { panic!("a list") };
+        assert_eq!(snapshot.instances.len(), 1);
+        assert_eq!(snapshot.instances[0].metadata.get("role"), Some(&"LEADER".into()));
+    }
+}
+
 #[test]
 fn an_unknown_group_is_told_from_one_without_a_leader() {
     let state = |text: &str| read(0, &parse(text)).state;

@@ -101,7 +101,7 @@ struct InstanceArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// Share of traffic relative to the others; 0 means no new requests
-    #[arg(long, value_name = "W", value_parser = weight)]
+    #[arg(long, value_name = "W", value_parser = weight, allow_negative_numbers = true)]
     weight: Option<f64>,
     /// Cluster
     #[arg(long, value_name = "C")]

@@ -9,6 +9,7 @@ mod fleet;
 mod import;
 mod nacos_rule;
 mod pages;
+mod registry;
 mod route;
 mod rows;
 mod run;

@@ -16,6 +16,8 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
     Ok(match url.scheme() {
         Scheme::File => Arc::new(FileDriver::new(url.path(), FileOptions::default())),
         Scheme::Memory => Arc::new(Memory::new()),
+        #[cfg(feature = "dns")]
+        Scheme::DnsSrv => Arc::new(crate::dns::Dns::new(url)?),
         #[cfg(feature = "eureka")]
         Scheme::Eureka => Arc::new(crate::eureka::Eureka::new(url)?),
         #[cfg(feature = "consul")]

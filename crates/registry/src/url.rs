@@ -366,7 +366,7 @@ impl RegistryUrl {
             self.hosts.push(read_host(host)?);
         }
         // A cluster that runs this program, or DNS, is found without an address.
-        if self.hosts.is_empty() && self.scheme != Scheme::Kubernetes {
+        if self.hosts.is_empty() && !matches!(self.scheme, Scheme::Kubernetes | Scheme::DnsSrv) {
             return Err(UrlError::new(format!("`{scheme}://` needs a server"))
                 .hint(format!("write for example `{scheme}://127.0.0.1`")));
         }

@@ -1,5 +1,6 @@
 //! The facade over real files, real registries and real servers.
 
+mod envoy;
 #[cfg(feature = "tower")]
 mod examples;
 mod live;

@@ -25,6 +25,7 @@ use crate::schema::Schema;
 use crate::state::TableState;
 use crate::store::Store;
 use crate::table::Table;
+use crate::view::View;
 use crate::writer::{Shared, Writer};
 
 /// First bytes of every checkpoint; the last one is the format version. In version 1 rows come without their format
@@ -260,8 +261,22 @@ impl Store {
         limits: CheckpointLimits,
         cancel: &Cancel,
     ) -> Result<CheckpointSummary> {
+        self.checkpoint_of(&self.view()?, out, limits, cancel)
+    }
+
+    /// Writes a checkpoint of a view taken earlier, for checkpoints of several stores that belong together. Limits
+    /// count from now.
+    ///
+    /// # Errors
+    /// As for [`Store::checkpoint`].
+    pub fn checkpoint_of(
+        &self,
+        view: &View,
+        out: &mut dyn Write,
+        limits: CheckpointLimits,
+        cancel: &Cancel,
+    ) -> Result<CheckpointSummary> {
         let start = Instant::now();
-        let view = self.view()?;
         let bytes_before = self.gauges().table_bytes;
         let guard = || -> Result<()> {
             if cancel.is_cancelled() {
@@ -490,16 +505,30 @@ fn read_rows(
 pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
     let mut stream = Tap::new(from);
     let (format, head) = read_head(&mut stream)?;
-    let mut summary = CheckpointSummary { tables: head.tables.len() as u64, ..Default::default() };
-    let tables: Vec<(u16, Table)> = head
-        .tables
-        .into_iter()
-        .map(|(id, schema, _)| (id, Table::new(key::TableId(id), schema, CellFormat::Two)))
-        .collect();
-    let mut last: Option<(u16, u64)> = None;
-    loop {
+    let mut summary = verify(format, head, || {
         let hash = stream.hash.digest();
         let (kind, payload) = stream.next_frame()?;
+        Ok(Frame { kind, payload, hash })
+    })?;
+    summary.bytes = stream.bytes;
+    Ok(summary)
+}
+
+/// A frame taken apart.
+struct Frame {
+    kind: u8,
+    payload: Vec<u8>,
+    /// Of every byte before it.
+    hash: u64,
+}
+
+fn verify(format: u8, head: Head, mut next: impl FnMut() -> Result<Frame>) -> Result<CheckpointSummary> {
+    let mut summary = CheckpointSummary { tables: head.tables.len() as u64, ..Default::default() };
+    let table = |(id, schema, _)| (id, Table::new(key::TableId(id), schema, CellFormat::Two));
+    let tables: Vec<(u16, Table)> = head.tables.into_iter().map(table).collect();
+    let mut last: Option<(u16, u64)> = None;
+    loop {
+        let Frame { kind, payload, hash } = next()?;
         let mut reader = Reader::new(&payload);
         let bad = |e: RecordError| refused(format!("a frame: {e}"));
         match kind {
@@ -530,7 +559,6 @@ pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
                 if (rows, tombstones) != (summary.rows, summary.tombstones) || sum != hash.to_le_bytes() {
                     return Err(refused("frames are missing or out of order"));
                 }
-                summary.bytes = stream.bytes;
                 return Ok(summary);
             }
             kind => return Err(refused(format!("a frame of unknown kind {kind}"))),
@@ -538,20 +566,21 @@ pub fn verify_checkpoint(from: &mut dyn Read) -> Result<CheckpointSummary> {
     }
 }
 
-/// Wraps pieces of the input as frames, so that a fuzzer need not guess checksums: a byte for the
-/// kind, two for the length, the payload.
-pub(crate) fn fuzz_frames(mut input: &[u8]) {
-    let mut stream = Tap::new(Vec::new());
-    let mut wrap = || -> Result<()> {
-        stream.put(&MAGIC)?;
-        while let [kind, low, high, rest @ ..] = input {
-            let len = usize::from(u16::from_le_bytes([*low, *high])).min(rest.len());
-            stream.frame(*kind, &rest[..len])?;
-            input = &rest[len..];
+/// Reads pieces of the input as payloads of frames, so that a fuzzer need guess neither checksums nor compression: a
+/// byte for the format, then per frame a byte for the kind, two for the length, the payload. The first is the head, and
+/// the hash of everything is 0.
+pub(crate) fn fuzz_frames(input: &[u8]) {
+    let Some((format, mut input)) = input.split_first() else { return };
+    let mut next = || match input {
+        [kind, low, high, rest @ ..] => {
+            let (payload, behind) = rest.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(rest.len()));
+            input = behind;
+            Ok(Frame { kind: *kind, payload: payload.to_vec(), hash: 0 })
         }
-        Ok(())
+        _ => Err(refused("it ends early")),
     };
-    if wrap().is_ok() {
-        let _ = verify_checkpoint(&mut stream.stream.as_slice());
+    let head = next().and_then(|frame| Head::decode(&frame.payload));
+    if let Ok(head) = head {
+        let _ = verify(1 + format % 2, head, next);
     }
 }

@@ -431,7 +431,7 @@ impl Snapshot {
             ),
             None => (None, Some(range(&self.trees.rest))),
         };
-        Scan { low, rest, snapshot: self.clone(), last: None }
+        Scan { low, rest, snapshot: self.clone(), delivered: 0, near: None }
     }
 
     fn read_error(&self, error: fjall::Error, near: Option<&[u8]>) -> Error {
@@ -490,17 +490,25 @@ pub(crate) struct Scan {
     low: Option<fjall::Iter>,
     rest: Option<fjall::Iter>,
     snapshot: Snapshot,
-    last: Option<Bytes>,
+    /// Entries delivered, and the key of one of the last [`MARK_EVERY`]: where to look for damage.
+    delivered: usize,
+    near: Option<Bytes>,
 }
+
+/// Well within the neighbourhood that is searched.
+const MARK_EVERY: usize = 256;
 
 impl Scan {
     fn take(&mut self, guard: fjall::Guard) -> Result<Entry> {
         match guard.into_inner() {
             Ok((key, value)) => {
-                self.last = Some(Bytes(key.clone()));
+                if self.delivered.is_multiple_of(MARK_EVERY) {
+                    self.near = Some(Bytes(key.clone()));
+                }
+                self.delivered += 1;
                 Ok((Bytes(key), Bytes(value)))
             }
-            Err(error) => Err(self.snapshot.read_error(error, self.last.as_deref())),
+            Err(error) => Err(self.snapshot.read_error(error, self.near.as_deref())),
         }
     }
 }

@@ -116,25 +116,26 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Layout {
     places: Vec<Place>,
-    ordinals: Vec<usize>,
+    /// Types of the cells in order.
+    types: Vec<ColumnType>,
     /// The cell the other times count from, where the row's time is a cell.
     time_cell: Option<usize>,
 }
 
 impl Layout {
     pub(crate) fn of_row(schema: &Schema) -> Layout {
-        let ordinals = schema.row_cells().to_vec();
+        let ordinals = schema.row_cells();
         let mut places = vec![Place::Elsewhere; schema.columns().len()];
         for (n, &at) in ordinals.iter().enumerate() {
             places[at] = Place::Cell(n);
         }
         places[schema.id()] = Place::Id;
         let time_cell = ordinals.iter().position(|&at| schema.time() == Some(at));
-        Layout { places, ordinals, time_cell }
+        Layout { places, types: types(schema, ordinals), time_cell }
     }
 
     pub(crate) fn of_entry(schema: &Schema) -> Layout {
-        let ordinals = schema.listing().to_vec();
+        let ordinals = schema.listing();
         let mut places = vec![Place::Elsewhere; schema.columns().len()];
         for (n, &at) in ordinals.iter().enumerate() {
             places[at] = Place::Cell(n);
@@ -144,7 +145,7 @@ impl Layout {
         if let Some(at) = schema.time() {
             places[at] = Place::Time;
         }
-        Layout { places, ordinals, time_cell: None }
+        Layout { places, types: types(schema, ordinals), time_cell: None }
     }
 
     /// True when the pair has all these columns.
@@ -165,9 +166,14 @@ impl Layout {
         ordinals.iter().map(cell).max().unwrap_or(0)
     }
 
-    pub(crate) fn ordinals(&self) -> &[usize] {
-        &self.ordinals
+    /// Types of the first `reach` cells, or of all when there are fewer.
+    pub(crate) fn types(&self, reach: usize) -> &[ColumnType] {
+        &self.types[..reach.min(self.types.len())]
     }
+}
+
+fn types(schema: &Schema, ordinals: &[usize]) -> Vec<ColumnType> {
+    ordinals.iter().map(|&at| schema.columns()[at].ty).collect()
 }
 
 /// A stored pair whose cells have been located.

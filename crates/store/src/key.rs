@@ -150,6 +150,14 @@ pub(crate) fn row(table: TableId, id: u64) -> Vec<u8> {
     row_bytes(table, id).to_vec()
 }
 
+/// The id in a row's key; `None` for other keys.
+pub(crate) fn row_id(key: &[u8]) -> Option<u64> {
+    match key.split_at_checked(4)? {
+        ([ROW, FORMAT, ..], id) => Some(u64::from_be_bytes(id.try_into().ok()?)),
+        _ => None,
+    }
+}
+
 /// [`row`] without an allocation.
 pub(crate) fn row_bytes(table: TableId, id: u64) -> [u8; 12] {
     let mut key = [0; 12];
@@ -373,6 +381,8 @@ mod tests {
             let t = TableId(table);
             let time = time.map(TimeKey);
             apart(&row(t, id), Parsed::Row { table: t, id });
+            prop_assert_eq!(row_id(&row(t, id)), Some(id));
+            prop_assert_eq!(row_id(&index(t, tenant, time, id)), None);
             apart(&index(t, tenant, time, id), Parsed::Index { table: t, tenant, time, id });
             apart(&counter(t, generation, count_for), Parsed::Counter { table: t, generation, tenant: count_for });
             let lane = Lane::new(name.clone()).expect("short");

@@ -426,22 +426,16 @@ impl<'a> Cells<'a> {
         n >= self.count || self.nulls[n / 8] & (1 << (n % 8)) != 0
     }
 
-    /// Finds where the first `upto` cells start. `offsets` is scratch that callers keep between rows.
-    pub(crate) fn locate(
-        &self,
-        schema: &Schema,
-        ordinals: &[usize],
-        upto: usize,
-        offsets: &mut Vec<u32>,
-    ) -> Result<(), RecordError> {
+    /// Finds where the first cells start, as many as types are given. `offsets` is scratch that callers keep between rows.
+    pub(crate) fn locate(&self, types: &[ColumnType], offsets: &mut Vec<u32>) -> Result<(), RecordError> {
         offsets.clear();
         let mut reader = Reader::new(self.bytes);
-        for (n, &ordinal) in ordinals.iter().enumerate().take(upto) {
+        for (n, &ty) in types.iter().enumerate() {
             if self.is_null(n) {
                 offsets.push(NO_CELL);
             } else {
                 offsets.push(reader.at as u32);
-                skip_cell(&mut reader, schema.columns()[ordinal].ty)?;
+                skip_cell(&mut reader, ty)?;
             }
         }
         Ok(())

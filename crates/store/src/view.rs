@@ -281,11 +281,12 @@ impl View {
             let position = ListPosition { time, id };
             let damaged = |e| Error::record(key, e);
             let record = Record::read(key, bytes).map_err(damaged)?;
-            let version = record.version();
-            if record.kind != Kind::Live || version < at.truncated_below || !is_owned(walk.owned, id) {
+            let outlawed = record.version < at.truncated_below.as_bytes();
+            if record.kind != Kind::Live || outlawed || !is_owned(walk.owned, id) {
                 return Ok(Seen::Passed(position));
             }
-            record.cells.locate(schema, entry.ordinals(), reach, &mut offsets).map_err(damaged)?;
+            let version = record.version();
+            record.cells.locate(entry.types(reach), &mut offsets).map_err(damaged)?;
             let listed = Some((tenant, time));
             let row = StoredRow { schema, layout: &entry, id, listed, cells: record.cells, offsets: &offsets };
             if let Some(filter) = walk.filter
@@ -349,7 +350,7 @@ impl View {
         let filter = walk.filter.map(|filter| (filter, layout.reach(schema, filter.columns())));
         let mut offsets = Vec::new();
         self.walk(walk, at, lower, upper, |_, key, bytes| {
-            let Parsed::Row { id, .. } = key::parse(key) else {
+            let Some(id) = key::row_id(key) else {
                 return Err(Error::record(key, crate::RecordError::Bad("key")));
             };
             let damaged = |e| Error::record(key, e);
@@ -357,11 +358,10 @@ impl View {
                 return Ok(Seen::Passed(id));
             }
             let record = Record::read(key, bytes).map_err(damaged)?;
-            let version = record.version();
             match record.kind {
-                Kind::Live if version >= at.truncated_below => {}
-                Kind::Tombstone if query.tombstones && version >= at.tombstone_floor => {
-                    return Ok(Seen::Tombstone(id, Tombstone { id, version }));
+                Kind::Live if record.version >= at.truncated_below.as_bytes() => {}
+                Kind::Tombstone if query.tombstones && record.version >= at.tombstone_floor.as_bytes() => {
+                    return Ok(Seen::Tombstone(id, Tombstone { id, version: record.version() }));
                 }
                 _ => return Ok(Seen::Passed(id)),
             }
@@ -372,7 +372,7 @@ impl View {
                 }
             }
             let row = stored_row(at, &layout, id, &record, reach, &mut offsets).map_err(damaged)?;
-            Ok(Seen::Row(id, project(&row, version, walk.columns).map_err(damaged)?))
+            Ok(Seen::Row(id, project(&row, record.version(), walk.columns).map_err(damaged)?))
         })
     }
 
@@ -630,13 +630,15 @@ fn stored_row<'a>(
     offsets: &'a mut Vec<u32>,
 ) -> Result<StoredRow<'a>, crate::RecordError> {
     let schema = at.table.schema();
-    record.cells.locate(schema, layout.ordinals(), reach, offsets)?;
+    record.cells.locate(layout.types(reach), offsets)?;
     Ok(StoredRow { schema, layout, id, listed: None, cells: record.cells, offsets })
 }
 
 fn project(row: &StoredRow<'_>, version: Version, columns: &[usize]) -> Result<Row, crate::RecordError> {
-    let values =
-        columns.iter().map(|&at| Ok(row.value(at)?.into_owned())).collect::<Result<_, crate::RecordError>>()?;
+    let mut values = Vec::with_capacity(columns.len());
+    for &at in columns {
+        values.push(row.value(at)?.into_owned());
+    }
     Ok(Row { id: row.id, tenant: row.tenant()?, time: row.time()?, version, values })
 }
 

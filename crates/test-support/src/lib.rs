@@ -18,6 +18,7 @@
 //! before they start.
 #![forbid(unsafe_code)]
 
+pub mod bind;
 pub mod cache;
 pub mod certificate;
 pub mod consul;

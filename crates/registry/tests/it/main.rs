@@ -7,9 +7,15 @@ mod conformance;
 mod consul;
 #[cfg(feature = "etcd")]
 mod etcd;
-#[cfg(feature = "nacos")]
-mod nacos;
-#[cfg(feature = "seata")]
-mod seata;
 #[cfg(feature = "eureka")]
 mod eureka;
+#[cfg(feature = "nacos")]
+mod nacos;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(feature = "seata")]
+mod seata;
+#[cfg(feature = "sofa")]
+mod sofa;
+#[cfg(feature = "dns")]
+mod dns;

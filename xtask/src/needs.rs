@@ -93,10 +93,10 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| go::bring(site, "consul", &["github.com/hashicorp/consul"]),
     },
     Need {
-        name: "eureka",
-        purpose: "the Eureka server and client of Spring Cloud, in Java",
-        check: || java::class("eureka", "").map(drop),
-        bring: |site| maven::bring(site, "eureka"),
+        name: "spring-cloud",
+        purpose: "Spring Cloud's Eureka server, and its clients of Eureka and Consul, in Java",
+        check: || java::class("spring-cloud", "").map(drop),
+        bring: |site| maven::bring(site, "spring-cloud"),
     },
     Need {
         name: "bind",
@@ -109,6 +109,18 @@ pub(crate) const ALL: &[Need] = &[
         purpose: "r-nacos, a server that speaks Nacos' protocols",
         check: || nacos::program().map(drop),
         bring: |site| crates::bring(site, nacos::CRATE, nacos::VERSION),
+    },
+    Need {
+        name: "nacos-client",
+        purpose: "Nacos' own client, in Java",
+        check: || java::class("nacos-client", "").map(drop),
+        bring: |site| maven::bring(site, "nacos-client"),
+    },
+    Need {
+        name: "nacos-python",
+        purpose: "Nacos' own client, in Python",
+        check: || cache::peer("nacos-python").map(drop),
+        bring: |site| python::bring(site, "nacos-python"),
     },
     Need {
         name: "etcd",

@@ -17,7 +17,8 @@
 //! | `context` | `/nacos` | context path of the HTTP interface; may be empty |
 //! | `metadata-limit` | `1024` | characters of metadata that the servers accept |
 //! | `protected` | `unhealthy` | `healthy`: believe the health in lists under the server's protection threshold |
-//! | `ttl` | 15 s | `api=http` only: time without a heartbeat until an instance is unhealthy; gone after twice that |
+//! | `ttl` | `15s` | `api=http` only: time without a heartbeat until an instance is unhealthy; gone after twice that |
+//! | `poll` | `5s` | `api=http` only: how often lists are asked for |
 //! | `tls`, `ca`, `cert`, `key` | off | TLS, see [`tls`](crate::tls); `https` (default: as `tls`) for the HTTP side alone |
 //!
 //! # Layout
@@ -35,6 +36,12 @@
 //! (servers keep one record per connection and service). Silence is probed after 5 s, and a half-open connection noticed
 //! after 14 s. Lists are pushed (servers wait about 500 ms), and asked for again every 30 s in case a push was lost.
 //! Persistent instances have no owner.
+//!
+//! Over HTTP an instance lives by heartbeats, three in its `ttl` (another `ttl` than the servers' own is told in the metadata
+//! keys `preserved.heart.beat.interval`, `preserved.heart.beat.timeout` and `preserved.ip.delete.timeout`, which count
+//! towards the limit), and lists are polled. The client interface of version 3 is used where there is one, else version 1.
+//! Its lists lack instances that are switched off, those of version 3 also the flag of the protection threshold; services can
+//! be listed only where version 1 is served, and an unknown service reads as an empty one.
 //!
 //! # What is passed on, and what is not
 //!
@@ -69,6 +76,7 @@ mod connection;
 mod instances;
 mod login;
 mod names;
+mod over_http;
 mod records;
 mod wire;
 
@@ -617,6 +625,12 @@ fn resets(before: &Wired, now: &Wired) -> bool {
     (before.weight != 1.0 && now.weight == 1.0) || (!before.enabled && now.enabled)
 }
 
+/// Whether two states of a record are one.
+fn same(one: &Entries, other: &Entries) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|((id, entry), (id2, entry2))| id == id2 && entry.generation == entry2.generation)
+}
+
 fn cursor(latest: &Latest) -> Cursor {
     Cursor::new(latest.version.to_string())
 }
@@ -645,7 +659,7 @@ async fn send_record(
     }
     let wanted = record.wanted();
     let (before, exact) = record.sent_over(epoch);
-    if exact && wanted.is_empty() && before.is_empty() {
+    if exact && same(&before, &wanted) {
         return Ok(());
     }
     record.sending(epoch, &wanted);
@@ -665,9 +679,7 @@ async fn send_record(
     if let Some(entry) = wanted.get(&id) {
         ours.insert(id.clone(), entry.clone());
     }
-    let alone = ours.len() != wanted.len()
-        || ours.iter().any(|(id, entry)| wanted.get(id).is_none_or(|w| w.generation != entry.generation));
-    let error = if alone && exact {
+    let error = if exact && !same(&ours, &wanted) {
         match shared.send(&connection, &record.service, &before, &ours).await {
             Ok(()) => {
                 record.holds(epoch, ours);

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::{Missing, Port, Ready, Scratch, Server, cache};
+use crate::dialogue::Dialogue;
+use crate::{Missing, Port, Ready, Scratch, Server, cache, java};
 
 /// Name of the crate and of its program.
 pub const CRATE: &str = "rnacos";
@@ -45,6 +46,25 @@ impl Nacos {
     /// # Panics
     /// It is there and does not come up; the message has its log.
     pub fn start() -> Result<Self, Missing> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a server that asks for a login.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn start_with_login(user: &str, password: &str) -> Result<Self, Missing> {
+        Self::start_with(&[
+            ("RNACOS_ENABLE_OPEN_API_AUTH", "true"),
+            ("RNACOS_INIT_ADMIN_USERNAME", user),
+            ("RNACOS_INIT_ADMIN_PASSWORD", password),
+        ])
+    }
+
+    fn start_with(options: &[(&str, &str)]) -> Result<Self, Missing> {
         let program = program()?;
         let scratch = Scratch::new("rnacos");
         let (port, grpc) = Port::reserve_pair(GRPC_OFFSET);
@@ -59,6 +79,7 @@ impl Nacos {
             // With it on, metadata stays what it was at an address's first registration.
             .env("RNACOS_NAMING_INSTANCE_METADATA_PERSISTENCE_ENABLE", "false")
             .env("RUST_LOG", "warn")
+            .envs(options.iter().copied())
             .current_dir(scratch.path());
         let connects = |port: &Port| {
             let address = port.address();
@@ -84,5 +105,57 @@ impl Nacos {
     /// The process, to stop, kill or pause.
     pub fn server(&mut self) -> &mut Server {
         &mut self.server
+    }
+}
+
+/// One of Nacos' own clients, told what to do and asked what it sees.
+///
+/// `peers/nacos-client/src/Main.java` says what it understands.
+#[derive(Debug)]
+pub struct NacosClient {
+    dialogue: Dialogue,
+    /// For its logs and caches.
+    _scratch: Scratch,
+}
+
+impl NacosClient {
+    /// Starts the Java client of a server on 127.0.0.1.
+    ///
+    /// # Errors
+    /// [`Missing`] if Java or the client is not on the machine.
+    ///
+    /// # Panics
+    /// It does not come up; the message has its log.
+    pub fn java(port: u16, namespace: &str, login: Option<(&str, &str)>) -> Result<Self, Missing> {
+        Ok(Self::start("nacos-client", java::class("nacos-client", "Main")?, port, namespace, login))
+    }
+
+    /// Starts the Python client of a server on 127.0.0.1.
+    ///
+    /// # Errors
+    /// [`Missing`] if the client is not on the machine.
+    ///
+    /// # Panics
+    /// It does not come up; the message has its log.
+    pub fn python(port: u16, namespace: &str, login: Option<(&str, &str)>) -> Result<Self, Missing> {
+        let mut command = Command::new(cache::peer("nacos-python")?.join("venv/bin/python"));
+        command.arg(cache::recipe_dir("nacos-python").join("peer.py"));
+        Ok(Self::start("nacos-python", command, port, namespace, login))
+    }
+
+    fn start(name: &str, mut command: Command, port: u16, namespace: &str, login: Option<(&str, &str)>) -> Self {
+        let scratch = Scratch::new(name);
+        command.arg(format!("127.0.0.1:{port}")).arg(namespace).arg(scratch.path()).current_dir(scratch.path());
+        if let Some((user, password)) = login {
+            command.args([user, password]);
+        }
+        let (dialogue, first) = Dialogue::start(name, command);
+        assert_eq!(first, r#"{"ready":true}"#, "{name}");
+        Self { dialogue, _scratch: scratch }
+    }
+
+    /// Says a command and gives the JSON line that answers it.
+    pub fn ask(&mut self, command: &str) -> String {
+        self.dialogue.ask(command)
     }
 }

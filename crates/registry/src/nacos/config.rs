@@ -7,6 +7,7 @@ use rustls::ClientConfig;
 use super::instances::Filter;
 use super::login::Login;
 use super::names;
+use super::over_http::{self, NacosHttp};
 use crate::backend::{Params, bad};
 use crate::carrier;
 use crate::driver::{Driver, DriverError, Limits};
@@ -34,6 +35,8 @@ pub(crate) struct Config {
     pub(super) filter: Filter,
     pub(super) ephemeral: bool,
     pub(super) metadata_limit: usize,
+    /// Context path of the HTTP interface: empty, or with a slash at its start.
+    pub(super) context: String,
 }
 
 /// What goes beside gRPC.
@@ -117,6 +120,7 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         filter: Filter { clusters, believe_protected },
         ephemeral,
         metadata_limit,
+        context,
     };
     let side = Side {
         http: Http::new(url, HTTP_PORT, &https)?,
@@ -134,6 +138,13 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         "grpc" => {
             params.finish()?;
             Ok(Arc::new(super::Nacos::new(config, side)))
+        }
+        "http" => {
+            let ttl = params.duration("ttl", over_http::TTL)?;
+            let poll = params.duration("poll", over_http::POLL)?;
+            params.finish()?;
+            let ttl = (ttl != over_http::TTL).then_some(ttl);
+            Ok(Arc::new(NacosHttp::new(config, side, ttl, poll)))
         }
         other => Err(bad(format!("parameter `api={other}`: expected `grpc` or `http`"))),
     }

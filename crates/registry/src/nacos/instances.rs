@@ -67,6 +67,11 @@ impl Wired {
         Ok(wired)
     }
 
+    /// The life it was given.
+    pub(super) fn life(&self) -> Option<&str> {
+        self.metadata.get(INCARNATION).map(String::as_str)
+    }
+
     /// The instance's JSON in requests over gRPC.
     pub(super) fn json(&self, ephemeral: bool) -> Value {
         json!({
@@ -276,3 +281,6 @@ fn note(out: &mut Snapshot, code: &'static str, message: String) {
         out.notes.push(Note { code, message, file: "nacos".into(), at: None });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,3 +130,6 @@ pub(super) fn error_of(server: &str, refusal: &Refusal) -> DriverError {
     };
     DriverError::new(kind, format!("{server} answered {code}{what}: {message}"))
 }
+
+#[cfg(test)]
+mod tests;

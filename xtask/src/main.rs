@@ -15,6 +15,7 @@ mod fuzz;
 mod install;
 mod needs;
 mod steps;
+mod suites;
 mod tally;
 mod test;
 

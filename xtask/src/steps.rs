@@ -4,17 +4,17 @@
 //! folder and no step sets `RUSTFLAGS`, which would build everything again.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use test_support::{NOT_RUN_FILE_ENV, in_ci, program};
+use test_support::{in_ci, program};
 
 use crate::command::{cargo, root, shown, succeeds};
 use crate::install::{Background, Unmet};
 use crate::needs;
+use crate::suites;
 use crate::tally::Tally;
 
 /// One check.
@@ -254,23 +254,21 @@ fn test(run: &mut Run) -> Result<Outcome> {
     if run.broken {
         return Ok(Outcome::Failed("no test ran: they do not compile".to_owned()));
     }
-    let mut command = cargo(["test", "--workspace", "--no-fail-fast"]);
-    command.args(locked()).env(NOT_RUN_FILE_ENV, &run.not_run_file).stdout(Stdio::piped());
-    let mut child = command.spawn().with_context(|| format!("cannot run `{}`", shown(&command)))?;
-    let stdout = child.stdout.take().context("the output of cargo is a pipe")?;
-    for line in BufReader::new(stdout).split(b'\n') {
-        // Tests print what they like, in any encoding.
-        let line = line.context("cannot read the output of cargo")?;
-        let line = String::from_utf8_lossy(&line);
-        println!("{line}");
-        run.tally.line(&line);
+    let Some(suites) = suites::build(locked())? else {
+        return Ok(Outcome::Failed("no test ran: they do not compile".to_owned()));
+    };
+    let mut ran = Vec::new();
+    for suite in &suites {
+        ran.push(suite.run(&run.not_run_file, &mut run.tally)?);
     }
-    let status = child.wait()?;
-    Ok(Outcome::of(
-        status.success(),
-        &match run.tally.failed {
-            0 => format!("cargo test ended with {status}; see above"),
-            failed => format!("{failed} of {} tests", failed + run.tally.passed),
-        },
-    ))
+    ran.push(suites::documentation(locked(), &run.not_run_file, &mut run.tally)?);
+    println!("\nminutes per suite:");
+    for suite in ran.iter().filter(|suite| suite.took.as_secs() >= 3) {
+        println!("  {:>5.1}  {}", suite.took.as_secs_f64() / 60.0, suite.name);
+    }
+    let mut wrong: Vec<String> = ran.iter().filter_map(|suite| suite.trouble.clone()).collect();
+    if run.tally.failed > 0 {
+        wrong.push(format!("{} of {} tests", run.tally.failed, run.tally.failed + run.tally.passed));
+    }
+    Ok(Outcome::of(ran.iter().all(|suite| suite.success), &wrong.join("; ")))
 }

@@ -1,4 +1,4 @@
-//! Spring Cloud's Eureka server and a Spring application that registers at one.
+//! Spring Cloud's Eureka server.
 //!
 //! Caches and sweeps of the server run every fraction of a second here instead of every half minute and minute.
 
@@ -6,11 +6,25 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use crate::dialogue::Dialogue;
 use crate::{Missing, Port, Ready, Scratch, Server, java};
 
 /// A JVM on two busy cores takes its time.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Loopback, no peers, and everything at once that otherwise takes minutes.
+const USUAL: &[&str] = &[
+    "--server.address=127.0.0.1",
+    "--spring.application.name=eureka",
+    "--spring.cloud.consul.enabled=false",
+    "--eureka.dashboard.enabled=false",
+    "--eureka.instance.hostname=127.0.0.1",
+    "--eureka.client.register-with-eureka=false",
+    "--eureka.client.fetch-registry=false",
+    "--eureka.server.wait-time-in-ms-when-sync-empty=0",
+    "--eureka.server.enable-self-preservation=false",
+    "--eureka.server.eviction-interval-timer-in-ms=500",
+    "--eureka.server.response-cache-update-interval-ms=200",
+];
 
 /// A running server, in memory: what it knows is gone after a restart.
 #[derive(Debug)]
@@ -22,7 +36,7 @@ pub struct Eureka {
 }
 
 impl Eureka {
-    /// Starts a server that expires every lease in time. `settings` are further properties and come last.
+    /// Starts a server that expires every lease in time. `settings` are further properties, or others than the usual ones.
     ///
     /// # Errors
     /// [`Missing`] if Java or the peer is not on the machine.
@@ -30,26 +44,17 @@ impl Eureka {
     /// # Panics
     /// They are there and the server does not come up; the message has its log.
     pub fn start(settings: &[&str]) -> Result<Self, Missing> {
-        let mut command = java::class("eureka", "peer.Server")?;
+        let mut command = java::class("spring-cloud", "peer.Server")?;
         let scratch = Scratch::new("eureka");
         let port = Port::reserve();
-        command
-            .arg(format!("--server.port={port}"))
-            .args([
-                "--server.address=127.0.0.1",
-                "--spring.application.name=eureka",
-                "--eureka.dashboard.enabled=false",
-            ])
-            .args(["--eureka.instance.hostname=127.0.0.1", "--eureka.client.register-with-eureka=false"])
-            .args(["--eureka.client.fetch-registry=false", "--eureka.server.wait-time-in-ms-when-sync-empty=0"])
-            .arg(format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{port}/eureka/"))
-            .args([
-                "--eureka.server.enable-self-preservation=false",
-                "--eureka.server.eviction-interval-timer-in-ms=500",
-            ])
-            .arg("--eureka.server.response-cache-update-interval-ms=200")
-            .args(settings)
-            .current_dir(scratch.path());
+        let own = [
+            format!("--server.port={port}"),
+            format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{port}/eureka/"),
+        ];
+        // The same setting twice would be a list.
+        let name = |setting: &str| setting.split('=').next().unwrap_or_default().to_owned();
+        let usual = USUAL.iter().filter(|usual| settings.iter().all(|setting| name(setting) != name(usual)));
+        command.args(own).args(usual).args(settings).current_dir(scratch.path());
         let address = port.address();
         let ready = Ready::Check(Box::new(move || answers(address)));
         let server = Server::start_within(START_TIMEOUT, "eureka", command, &scratch.path().join("log"), ready)
@@ -65,26 +70,6 @@ impl Eureka {
     /// The process, to stop, kill or pause.
     pub fn server(&mut self) -> &mut Server {
         &mut self.server
-    }
-
-    /// Starts a Spring application `service` that registers itself here as `127.0.0.1:port` (nothing listens there). It
-    /// answers `services`, `list SERVICE` and `choose SERVICE N` with a line of JSON after `> `; see `peers/eureka`.
-    ///
-    /// # Errors
-    /// [`Missing`] if Java or the peer is not on the machine.
-    pub fn spring(&self, service: &str, port: u16, settings: &[&str]) -> Result<Dialogue, Missing> {
-        let mut command = java::class("eureka", "peer.Client")?;
-        command
-            .arg(format!("--spring.application.name={service}"))
-            .arg(format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{}/eureka/", self.port))
-            .args(["--eureka.instance.hostname=127.0.0.1", "--eureka.client.registry-fetch-interval-seconds=1"])
-            .args(["--spring.cloud.loadbalancer.cache.enabled=false", "--logging.level.root=error"])
-            .arg("--spring.main.banner-mode=off")
-            .arg(format!("--eureka.instance.non-secure-port={port}"))
-            .args(settings);
-        let (dialogue, first) = Dialogue::start("spring-eureka", command);
-        assert_eq!(first, "> \"ready\"");
-        Ok(dialogue)
     }
 }
 

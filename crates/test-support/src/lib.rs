@@ -39,6 +39,7 @@ pub mod seata_client;
 pub mod seata_server;
 pub mod server;
 pub mod sofa;
+pub mod spring;
 mod wait;
 pub mod zookeeper;
 

@@ -7,6 +7,7 @@ use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
 use test_support::eureka::Eureka;
+use test_support::spring::Spring;
 use test_support::{Port, require};
 
 use crate::conformance::{self, Subject, Traits};
@@ -325,32 +326,34 @@ async fn a_server_that_preserves_itself_lists_the_dead_and_the_notes_say_so() {
     registry.shutdown(SEEN).await;
 }
 
-fn answer(line: &str) -> Value {
-    serde_json::from_str(line.strip_prefix("> ").expect("an answer")).expect("JSON")
+fn json_of(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
 }
 
-/// Spring's own client reads what we register, and obeys its zone; we read what Spring registers.
+/// Spring's own client reads what we register, and its load balancer obeys our zone; we read what Spring registers.
 #[tokio::test]
 async fn spring_and_we_see_each_other() {
     let eureka = require!(Eureka::start(&[]));
-    let settings = [
-        "--eureka.instance.metadata-map.version=2.0",
-        "--eureka.instance.metadata-map.zone=a",
-        "--eureka.instance.prefer-ip-address=false",
-        "--eureka.instance.lease-renewal-interval-in-seconds=1",
-        "--spring.cloud.loadbalancer.configurations=zone-preference",
-        "--spring.cloud.loadbalancer.zone=a",
-    ];
-    let server = Server(eureka.port());
-    let registry = server.registry("");
-    let spring = tokio::task::spawn_blocking(move || (eureka.spring("spring-app", 28_551, &settings), eureka));
-    let (spring, _eureka) = spring.await.expect("it ran");
-    let mut spring = require!(spring);
+    let port = eureka.port();
+    let registry = Server(port).registry("");
+    let spring = tokio::task::spawn_blocking(move || {
+        Spring::with_eureka(
+            port,
+            "spring-app",
+            &[
+                "--eureka.instance.metadata-map.version=2.0",
+                "--eureka.instance.metadata-map.zone=a",
+                "--spring.cloud.loadbalancer.configurations=zone-preference",
+                "--spring.cloud.loadbalancer.zone=a",
+            ],
+        )
+    });
+    let mut spring = require!(spring.await.expect("it ran"));
 
     let view =
         see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
     let seen = only(&view).expect("one");
-    assert_eq!(&*seen.address.to_string(), "127.0.0.1:28551");
+    assert_eq!(seen.address.to_string(), format!("127.0.0.1:{}", spring.port()));
     assert_eq!(seen.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
     assert_eq!(&*seen.locality.zone, "a");
 
@@ -359,20 +362,19 @@ async fn spring_and_we_see_each_other() {
     let mut far = registry.register("rust-svc", instance("10.0.0.2:80").with_zone("b")).expect("valid");
     near.registered().await.expect("taken");
     far.registered().await.expect("taken");
-    let wait = tokio::task::spawn_blocking(move || {
+    let asked = tokio::task::spawn_blocking(move || {
         let two = test_support::backoff_poll(SEEN, || {
-            let list = answer(&spring.ask("list rust-svc"));
+            let list = json_of(&spring.list("rust-svc"));
             (list.as_array().map(Vec::len) == Some(2)).then_some(list)
         });
-        (two.expect("Spring sees both"), spring)
+        (two.expect("Spring sees both"), json_of(&spring.choose("rust-svc", 20)))
     });
-    let (list, mut spring) = wait.await.expect("it ran");
+    let (list, chosen) = asked.await.expect("it ran");
     let near_seen = list.as_array().and_then(|list| list.iter().find(|one| one["host"] == "10.0.0.1")).expect("near");
     assert_eq!(near_seen["port"], 80);
     assert_eq!(near_seen["metadata"]["version"], "1");
     assert_eq!(near_seen["metadata"]["odd key"], "Zürich");
     assert_eq!(near_seen["metadata"]["zone"], "a");
-    let chosen = tokio::task::spawn_blocking(move || answer(&spring.ask("choose rust-svc 20")));
-    assert_eq!(chosen.await.expect("it ran"), json!({ "10.0.0.1:80": 20 }));
+    assert_eq!(chosen, json!({ "10.0.0.1:80": 20 }));
     registry.shutdown(SEEN).await;
 }

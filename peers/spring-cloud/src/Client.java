@@ -3,37 +3,41 @@ package peer;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import org.springframework.boot.WebApplicationType;
+import org.springframework.boot.SpringApplication;
 import org.springframework.boot.autoconfigure.EnableAutoConfiguration;
-import org.springframework.boot.builder.SpringApplicationBuilder;
+import org.springframework.boot.web.servlet.context.ServletWebServerApplicationContext;
 import org.springframework.cloud.client.ServiceInstance;
 import org.springframework.cloud.client.discovery.DiscoveryClient;
 import org.springframework.cloud.client.loadbalancer.LoadBalancerClient;
 import org.springframework.context.ConfigurableApplicationContext;
 
 /**
- * A Spring application that registers itself and answers one JSON line per line on standard input:
+ * A Spring application that registers itself with the port it listens on, which is its first line, and answers one line of
+ * JSON per line on standard input:
  * <pre>
  * services          the names it discovers
  * list SERVICE      the instances of a service as DiscoveryClient gives them
  * choose SERVICE N  how often LoadBalancerClient chose which host:port in N picks
  * </pre>
- * Lines that are not answers (logging) do not start with {@code > }. Ends with its standard input.
+ * Answers start with {@code > }. Which registry it uses is a matter of its arguments. Ends with its standard input.
  */
 @EnableAutoConfiguration
 public class Client {
     public static void main(String[] args) throws Exception {
-        ConfigurableApplicationContext context =
-                new SpringApplicationBuilder(Client.class).web(WebApplicationType.NONE).run(args);
+        // What the application logs must not look like an answer.
+        PrintStream out = System.out;
+        System.setOut(System.err);
+        ConfigurableApplicationContext context = SpringApplication.run(Client.class, args);
         DiscoveryClient discovery = context.getBean(DiscoveryClient.class);
         LoadBalancerClient balancer = context.getBean(LoadBalancerClient.class);
         ObjectMapper json = new ObjectMapper();
-        System.out.println("> \"ready\"");
+        out.println("> " + ((ServletWebServerApplicationContext) context).getWebServer().getPort());
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = line.trim().split(" ");
@@ -48,7 +52,7 @@ public class Client {
             } catch (RuntimeException error) {
                 answer = Map.of("error", error.toString());
             }
-            System.out.println("> " + json.writeValueAsString(answer));
+            out.println("> " + json.writeValueAsString(answer));
         }
         context.close();
     }

@@ -33,6 +33,8 @@ mod redis;
 pub mod registry;
 #[cfg(feature = "seata")]
 mod seata;
+#[cfg(feature = "sofa")]
+pub mod sofa;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod seata_layout;
 #[cfg(any(feature = "etcd", feature = "redis"))]

@@ -131,7 +131,7 @@ impl SofaClient {
     /// # Panics
     /// None comes in time.
     pub fn wait_for_push(&mut self, data: &str) {
-        let wanted = format!("push {data}");
+        let wanted = format!("push {data}").trim_end().to_owned();
         while self.pushes.last() != Some(&wanted) {
             let line = self.dialogue.line();
             self.pushes.push(line.trim_end().to_owned());

@@ -2,3 +2,4 @@
 
 mod naming;
 mod naming_server;
+mod raft;

@@ -15,7 +15,7 @@ use crate::conformance::{self, Subject, Traits};
 /// What a busy machine needs.
 const SOON: Duration = Duration::from_secs(20);
 
-fn connect(url: &str) -> Registry {
+pub(super) fn connect(url: &str) -> Registry {
     let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
     #[allow(clippy::needless_update, reason = "options may grow")]
     let options = RegistryOptions { policy, ..RegistryOptions::default() };
@@ -31,21 +31,21 @@ fn instance(address: &str) -> Instance {
     Instance::new(address.parse().expect("an address"))
 }
 
-async fn see(seen: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+pub(super) async fn see(seen: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
     match tokio::time::timeout(SOON, seen.wait_for(|view| wanted(view))).await {
         Ok(view) => view.expect("the registry is open"),
         Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
     }
 }
 
-fn addresses(view: &View) -> Vec<String> {
+pub(super) fn addresses(view: &View) -> Vec<String> {
     let mut list: Vec<String> =
         view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.to_string()).collect();
     list.sort();
     list
 }
 
-fn lists(wanted: &'static [&'static str]) -> impl Fn(&View) -> bool {
+pub(super) fn lists(wanted: &'static [&'static str]) -> impl Fn(&View) -> bool {
     move |view| view.state == State::Fresh && addresses(view) == wanted
 }
 

@@ -51,7 +51,7 @@ pub(super) struct NamingServer {
 #[derive(Default)]
 struct Shared {
     memory: Memory,
-    /// Every request but health checks: method, path and query, authorization, body.
+    /// Every request but health checks.
     log: Vec<Seen>,
     /// Answers every registration with the code 500.
     broken: bool,
@@ -61,7 +61,6 @@ struct Shared {
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) path: String,
-    pub(super) query: HashMap<String, String>,
     pub(super) authorization: Option<String>,
     pub(super) body: String,
 }
@@ -194,10 +193,8 @@ async fn guard(State(context): State<Context>, request: Request, next: Next) -> 
     let path = parts.uri.path().to_owned();
     let authorization = parts.headers.get("authorization").map(|value| value.to_str().expect("ASCII").to_owned());
     if !path.ends_with("/health") {
-        let query: Query<HashMap<String, String>> = Query::try_from_uri(&parts.uri).expect("a query");
         let seen = Seen {
             path: path.clone(),
-            query: query.0,
             authorization: authorization.clone(),
             body: String::from_utf8_lossy(&body).into_owned(),
         };

@@ -1,0 +1,91 @@
+use std::collections::HashMap;
+
+use super::*;
+use crate::sofa::message::{DataBoxPb, DataBoxesPb};
+
+fn push(segment: &str, version: i64, boxes: &[&str]) -> ReceivedDataPb {
+    let data = boxes.iter().map(|text| DataBoxPb { data: (*text).to_owned() }).collect();
+    let data = HashMap::from([("DEFAULT_ZONE".to_owned(), DataBoxesPb { data })]);
+    ReceivedDataPb { segment: segment.to_owned(), version, data, ..ReceivedDataPb::default() }
+}
+
+#[test]
+fn versions_count_per_data_centre() {
+    let mut pushed = Pushed::default();
+    assert!(pushed.take(push("a", 1, &[])));
+    assert!(!pushed.known());
+    assert!(pushed.take(push("a", 100, &["x", "w"])));
+    assert!(pushed.known());
+    assert!(!pushed.take(push("a", 99, &["old"])), "a late one is dropped");
+    assert!(!pushed.take(push("a", 100, &["w", "x"])), "a repetition changes nothing");
+    assert!(pushed.take(push("b", 5, &["y"])), "another data centre counts on its own");
+    assert_eq!(pushed.segments["a"].boxes, ["w", "x"]);
+    assert_eq!(pushed.segments["b"].boxes, ["y"]);
+    assert!(pushed.take(push("a", 101, &[])), "explicitly empty");
+    assert!(pushed.known());
+    assert_eq!(pushed.changes, 4);
+}
+
+/// A push as server 6.3.0 sent it, whose header says Hessian.
+#[test]
+fn a_push_is_decoded_by_its_class_and_answered() {
+    let shared = Shared {
+        ids: AtomicU32::new(1),
+        waiting: Mutex::default(),
+        subscriptions: Mutex::default(),
+        ended: watch::Sender::new(None),
+    };
+    let mut data = push("DefaultDataCenter", 8, &["bolt://10.0.0.1:12200"]);
+    data.subscriber_regist_ids = vec!["me".to_owned()];
+    let receiver = shared.subscriptions().entry("me".into()).or_default().subscribe();
+    let frame = Frame {
+        kind: Kind::Request { timeout: 2000 },
+        command: Command::Message,
+        id: 2699,
+        codec: 1,
+        class: format!("{PACKAGE}ReceivedDataPb"),
+        content: data.encode_to_vec(),
+    };
+    let answer = shared.receive(frame.clone()).expect("an answer");
+    assert_eq!((answer.id, answer.kind), (2699, Kind::Response { status: 0 }));
+    assert!(answer.class.ends_with(".ResultPb"));
+    assert!(ResultPb::decode(&*answer.content).expect("a result").success);
+    assert_eq!(receiver.borrow().segments["DefaultDataCenter"].boxes, ["bolt://10.0.0.1:12200"]);
+    // What is not understood is answered too, or it comes again for ever.
+    for class in ["com.example.Other", &format!("{PACKAGE}ReceivedDataPb")] {
+        let odd = Frame { class: class.to_owned(), content: vec![0xff; 9], ..frame.clone() };
+        assert!(shared.receive(odd).is_some());
+    }
+    assert!(shared.receive(Frame { kind: Kind::OneWay { timeout: 0 }, ..frame.clone() }).is_none());
+    let heartbeat = shared.receive(Frame::heartbeat(9)).expect("an answer");
+    assert_eq!((heartbeat.command, heartbeat.kind), (Command::Heartbeat, Kind::Response { status: 0 }));
+}
+
+#[test]
+fn errors_are_told_by_status_and_readable_text() {
+    let peer = "127.0.0.1:9600".parse().expect("an address");
+    let mut body = vec![0x4f, 0xc8, 0x39];
+    body.extend(b"com.alipay.remoting.rpc.exception.RpcServerException\x94\x07\x00No user processor found for request: x.PublisherRegisterPb");
+    let old = failed(peer, 2, &body);
+    assert_eq!(old.kind(), ErrorKind::Unsupported);
+    assert!(old.to_string().contains("SOFARegistry 6 or later"), "{old}");
+    assert_eq!(failed(peer, 18, b"\x00").kind(), ErrorKind::Invalid);
+    assert_eq!(failed(peer, 4, b"").kind(), ErrorKind::Unreachable);
+    assert!(printable(&[b'x'; 5000]).len() <= 400);
+}
+
+/// A server that accepts and says nothing is noticed, and calls do not wait for ever.
+#[tokio::test(start_paused = true)]
+async fn silence_ends_a_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let connection = Connection::open(&address).await.expect("it connects");
+    let _silent = listener.accept().await.expect("accepted");
+    let started = Instant::now();
+    let error = connection.register("ResultPb", &ResultPb::default()).await.expect_err("no answer");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let error = connection.ended().await;
+    assert!(error.to_string().contains("nothing arrived"), "{error}");
+    assert!(started.elapsed() <= Duration::from_secs(15), "{:?}", started.elapsed());
+    assert!(!connection.is_open());
+}

@@ -1,0 +1,158 @@
+//! SOFARegistry 6.3.0 and its own Java client. The server takes most of a minute to start, so one test uses one for all.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metaroute_core::instance::Instance;
+use metaroute_core::resilience::backoff::Policy;
+use metaroute_registry::{ErrorKind, Options, Registration, Registry, State, Subscription, View};
+use test_support::require;
+use test_support::sofa::{Sofa, SofaClient};
+
+use crate::conformance::{self, Subject, Traits};
+
+/// The server gathers changes for up to 4 s before it pushes.
+const SOON: Duration = Duration::from_secs(30);
+
+fn connect(url: &str) -> Registry {
+    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
+    Registry::connect_with(&url.parse().expect("an address"), Options { policy, ..Options::default() })
+        .expect("built in")
+}
+
+fn instance(address: &str) -> Instance {
+    Instance::new(address.parse().expect("an address"))
+}
+
+async fn see(seen: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+    match tokio::time::timeout(SOON, seen.wait_for(|view| wanted(view))).await {
+        Ok(view) => view.expect("the registry is open"),
+        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
+    }
+}
+
+fn addresses(view: &View) -> Vec<String> {
+    let mut list: Vec<String> =
+        view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.to_string()).collect();
+    list.sort();
+    list
+}
+
+fn lists<'a>(wanted: &'a [&'a str]) -> impl Fn(&View) -> bool + 'a {
+    move |view| view.state == State::Fresh && addresses(view) == wanted
+}
+
+async fn register(registry: &Registry, service: &str, instance: Instance) -> Registration {
+    let mut registration = registry.register(service, instance).expect("valid");
+    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
+    registration
+}
+
+#[test]
+fn on_a_real_server() {
+    let server = require!(Sofa::start());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    if !their_client_and_we_see_each_other(&server, &runtime) {
+        return;
+    }
+    runtime.block_on(async {
+        scopes_groups_and_services(&server).await;
+        addresses_alone(&server).await;
+        unknown_is_not_empty(&server).await;
+    });
+    let (bolt, server) = (server.bolt(), Arc::new(Mutex::new(server)));
+    conformance::run(Subject {
+        name: "sofa",
+        server: bolt,
+        url: Box::new(|server| format!("sofa://{server}?direct=true")),
+        restart: Box::new(move || {
+            let mut server = server.lock().expect("free");
+            server.server().stop();
+            server.server().start_again().expect("it comes back");
+        }),
+        gone_within: Duration::from_secs(20),
+        seen_within: SOON,
+        traits: Traits { unknown_service: true, list: false, ..Traits::default() },
+    });
+}
+
+/// Whether their client could be had.
+fn their_client_and_we_see_each_other(server: &Sofa, runtime: &tokio::runtime::Runtime) -> bool {
+    let service = "com.example.Echo:1.0@DEFAULT";
+    let mut java = match SofaClient::start(server.http(), "DEFAULT_GROUP", service) {
+        Ok(java) => java,
+        Err(missing) => {
+            missing.report(module_path!());
+            return false;
+        }
+    };
+    let registry = runtime.block_on(async { connect(&format!("sofa://{}", server.http())) });
+    let mut seen = runtime.block_on(async { registry.subscribe(service) });
+    // Theirs, as SOFARPC writes it.
+    java.publish(&["bolt://10.0.0.1:12200?zone=z1&version=1.0&weight=100"]);
+    let view = runtime.block_on(see(&mut seen, "theirs", lists(&["10.0.0.1:12200"])));
+    let theirs = &view.snapshot.expect("a list").instances[0];
+    assert_eq!(&*theirs.locality.zone, "z1");
+    assert_eq!(theirs.metadata.get("version"), Some(&"1.0".into()));
+    java.publish(&["bolt://10.0.0.1:12200?version=2.0", "10.0.0.2:12200"]);
+    runtime.block_on(see(&mut seen, "theirs, republished", lists(&["10.0.0.1:12200", "10.0.0.2:12200"])));
+    java.unpublish();
+    runtime.block_on(see(&mut seen, "none", lists(&[])));
+    // Ours.
+    java.subscribe();
+    let mine = instance("10.9.9.9:1").with_meta("from", "us").with_meta("m", "你");
+    let ours = runtime.block_on(async {
+        let mut mine = mine.clone();
+        mine.incarnation = metaroute_core::instance::Incarnation::new("7");
+        register(&registry, service, mine).await
+    });
+    java.wait_for_push("10.9.9.9:1?from=us&m=%E4%BD%A0&metaroute-incarnation=7");
+    runtime.block_on(ours.deregister());
+    java.wait_for_push("");
+    let services = runtime.block_on(registry.services()).expect("listed");
+    assert!(services.iter().any(|name| **name == *service), "{services:?}");
+    runtime.block_on(registry.shutdown(SOON));
+    true
+}
+
+async fn scopes_groups_and_services(server: &Sofa) {
+    let at = |rest: &str| connect(&format!("sofa://{}?{rest}", server.http()));
+    let (here, other_zone) = (at("group=G1"), at("group=G1&zone=ZONEB"));
+    let (zone_only, other_group) = (at("group=G1&scope=zone"), at("group=G2"));
+    let near = register(&here, "scoped", instance("10.1.0.1:80")).await;
+    // Looking servers up by another zone finds them, too: there is one zone of servers.
+    let far = register(&other_zone, "scoped", instance("10.1.0.2:80")).await;
+    see(&mut here.subscribe("scoped"), "both, of all zones", lists(&["10.1.0.1:80", "10.1.0.2:80"])).await;
+    see(&mut zone_only.subscribe("scoped"), "the near one", lists(&["10.1.0.1:80"])).await;
+    assert_eq!(other_group.instances("scoped").await.expect("answered"), None, "another group knows nothing of it");
+    // What another connection published is not ours to take away, and something that is not there is.
+    let error = zone_only.remove("scoped", &"10.1.0.1:80".into()).await.expect_err("not ours");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    other_group.remove("scoped", &"10.1.0.1:80".into()).await.expect("nothing to do");
+    drop((near, far));
+    for registry in [here, other_zone, zone_only, other_group] {
+        registry.shutdown(SOON).await;
+    }
+}
+
+async fn addresses_alone(server: &Sofa) {
+    let registry = connect(&format!("sofa://{}?layout=seata&group=SEATA_GROUP", server.http()));
+    let plain = register(&registry, "default", instance("10.2.0.1:8091")).await;
+    see(&mut registry.subscribe("default"), "it", lists(&["10.2.0.1:8091"])).await;
+    let mut refused = registry.register("default", instance("10.2.0.2:8091").with_meta("env", "x")).expect("sent");
+    let error = refused.registered().await.expect_err("metadata has no place");
+    assert!(error.to_string().contains("`env`"), "{error}");
+    drop((plain, refused));
+    registry.shutdown(SOON).await;
+}
+
+async fn unknown_is_not_empty(server: &Sofa) {
+    let registry = connect(&format!("sofa://{}", server.http()));
+    let mut seen = registry.subscribe("later");
+    see(&mut seen, "unknown", |view| view.state == State::UnknownService).await;
+    let registration = register(&registry, "later", instance("10.3.0.1:80")).await;
+    see(&mut seen, "one", lists(&["10.3.0.1:80"])).await;
+    registration.deregister().await;
+    see(&mut seen, "empty", lists(&[])).await;
+    registry.shutdown(SOON).await;
+}

@@ -244,6 +244,12 @@ fn each_path_shows_its_fan_out_its_price_and_its_rows() {
     page.wait_text(".pager", "page 1: 20 rows");
     assert_eq!(page.text(".rows-table tbody td:first-child"), first);
 
+    // Back is one step, to the query before, which runs again.
+    page.goto(&up.console("#/query?tenant=7&ids=1,2,3"));
+    page.wait("all('.rows-table tbody tr').length === 3");
+    page.eval("history.back()");
+    page.wait("one('#q-tenant').value === '8' && all('.rows-table tbody tr').length === 20");
+
     // A stranger's text is text.
     page.goto(&up.console("#/query?tenant=10"));
     page.wait_text(".rows-table", "<img src=x onerror=alert(1)>");

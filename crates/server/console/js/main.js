@@ -30,7 +30,10 @@ const frame = {
     const text = String(words);
     const hash = `#/${tab}${text && `?${text}`}`;
     if (hash === location.hash) return;
-    history[step ? 'pushState' : 'replaceState'](null, '', hash);
+    // A link may have been written with other escapes; that is no step.
+    const [here, asked = ''] = location.hash.split('?');
+    const same = here === `#/${tab}` && String(new URLSearchParams(asked)) === text;
+    history[step && !same ? 'pushState' : 'replaceState'](null, '', hash);
   },
   /** Looks at once, because somebody has just got no answer. */
   look: () => poller.now(),

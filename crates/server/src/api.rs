@@ -5,6 +5,7 @@
 //! before anything is asked; only exports stream.
 
 mod answer;
+pub mod backup;
 mod json;
 pub(crate) mod observe;
 pub(crate) mod openapi;
@@ -71,6 +72,7 @@ pub fn routes(service: Arc<Service>) -> Router {
         .add(of(PUT, "/v1/topology", "topology"), topology::replace)
         .add(of(GET, "/v1/topology/history", "topology"), topology::history)
         .add(of(GET, "/v1/stats", "stats"), stats::stats)
+        .add(of(GET, "/v1/backup", "backup"), backup::backup)
         .add(of(POST, "/v1/{store}/rows", "write"), rows::write)
         .add(of(GET, "/v1/{store}/rows/{id}", "get"), rows::get)
         .add(of(DELETE, "/v1/{store}/rows/{id}", "delete"), rows::delete)

@@ -152,6 +152,11 @@ impl<R: Read> Tap<R> {
         if crc32fast::hash(&packed) != number(9) {
             return Err(refused(format!("the frame at byte {at} has a bad checksum")));
         }
+        // Said twice, once under the checksum: nothing is reserved for a length that only the head claims.
+        match zstd::zstd_safe::get_frame_content_size(&packed) {
+            Ok(Some(content)) if content == len as u64 => {}
+            _ => return Err(refused(format!("the frame at byte {at} has another length than it says"))),
+        }
         let payload = zstd::bulk::decompress(&packed, len)
             .map_err(|e| refused(format!("the frame at byte {at} does not decompress: {e}")))?;
         if payload.len() != len {

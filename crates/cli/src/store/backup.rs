@@ -1,5 +1,8 @@
 //! `metaroute backup` and `restore`: checkpoints of all stores of a data folder, and the small files beside them.
 //!
+//! A closed data folder is read here; a running server saves itself and sends the same files (see
+//! [`metaroute_server::api::backup`]).
+//!
 //! A backup is a folder: one `NAME.checkpoint` per store, `files/` with everything else of the data folder, and
 //! `backup.json`, written last, which makes it complete. A backup without it is not restored.
 
@@ -8,29 +11,38 @@ use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
+use metaroute_server::api::backup::{DATA, END, FILE};
 use metaroute_store::{Cancel, CheckpointLimits, CheckpointSummary, OpenOptions, Store, verify_checkpoint};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::client::{Client, ServerArg};
 use crate::failure::{Failure, Outcome};
 use crate::output::{GOOD, Out, paint};
+use crate::source;
 use crate::status::Status;
 
 const MANIFEST: &str = "backup.json";
 const FILES: &str = "files";
+/// More than any frame of a server has; a list of all shards is the longest.
+const FRAME_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  metaroute backup /backups/monday --data data
+  metaroute backup /backups/monday                  # of the server that runs here
+  metaroute backup /backups/monday --server http://127.0.0.1:7401
+  metaroute backup /backups/monday --data data      # of a folder no server has open
   metaroute restore /backups/monday --data data-new")]
 pub(crate) struct Backup {
     /// Where to write it: an empty or new folder, also as file:PATH
     #[arg(value_name = "DIR|URL")]
     to: String,
-    /// The data folder; no server may have it open
+    /// The data folder, read without a server; none may have it open
     #[arg(long, value_name = "DIR")]
-    data: PathBuf,
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    server: ServerArg,
 }
 
 #[derive(Args)]
@@ -96,26 +108,132 @@ fn must_be_empty(path: &Path, code: &'static str) -> Result<(), Failure> {
 impl Backup {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
         let to = folder(&self.to)?;
-        let stores = super::find(&self.data)?;
-        must_be_empty(&to, "backup_exists")?;
-        let mut manifest = Manifest { version: 1, stores: Vec::new() };
-        for path in &stores {
-            let relative = path.strip_prefix(&self.data).unwrap_or(Path::new("")).to_string_lossy().into_owned();
-            let name = if relative.is_empty() { "store".to_owned() } else { relative.replace('/', ".") };
-            let file = format!("{name}.checkpoint");
-            let summary = checkpoint(path, &to.join(&file))?;
-            manifest.stores.push(Saved {
-                path: relative,
-                file,
-                rows: summary.rows,
-                tombstones: summary.tombstones,
-                bytes: summary.bytes,
-            });
-        }
-        copy_others(&self.data, &to.join(FILES), &stores)?;
-        write_manifest(&to, &manifest)?;
+        let manifest = match &self.data {
+            Some(data) => closed(data, &to)?,
+            None => source::runtime()?.block_on(running(&self.server, &to))?,
+        };
         report(out, "backed up", &manifest)
     }
+}
+
+/// Backs up a data folder that nobody has open.
+fn closed(data: &Path, to: &Path) -> Result<Manifest, Failure> {
+    let stores = super::find(data)?;
+    must_be_empty(to, "backup_exists")?;
+    let mut manifest = Manifest { version: 1, stores: Vec::new() };
+    for path in &stores {
+        let relative = path.strip_prefix(data).unwrap_or(Path::new("")).to_string_lossy().into_owned();
+        let name = if relative.is_empty() { "store".to_owned() } else { relative.replace('/', ".") };
+        let file = format!("{name}.checkpoint");
+        let summary = checkpoint(path, &to.join(&file)).map_err(|failure| match &*failure.code {
+            "store_locked" => failure.hint("leave --data out to back up a running server, or stop it"),
+            _ => failure,
+        })?;
+        manifest.stores.push(Saved {
+            path: relative,
+            file,
+            rows: summary.rows,
+            tombstones: summary.tombstones,
+            bytes: summary.bytes,
+        });
+    }
+    copy_others(data, &to.join(FILES), &stores)?;
+    write_manifest(to, &manifest)?;
+    Ok(manifest)
+}
+
+/// Backs up a running server.
+async fn running(server: &ServerArg, to: &Path) -> Result<Manifest, Failure> {
+    let client = server.client()?;
+    let mut response = client.send(reqwest::Method::GET, "/v1/backup", &[], None).await?;
+    // Only now, so that a server that cannot be reached leaves nothing behind.
+    must_be_empty(to, "backup_exists")?;
+    let mut unpacking = Unpacking { to, held: Vec::new(), file: None };
+    while let Some(bytes) = response.chunk().await.map_err(|error| cut(&client, &error))? {
+        unpacking.held.extend_from_slice(&bytes);
+        if let Some(manifest) = unpacking.take_frames()? {
+            write_manifest(to, &manifest)?;
+            return Ok(manifest);
+        }
+    }
+    let ended = "the backup ended before it was complete";
+    Err(Failure::new(Status::Incomplete, "incomplete", ended).hint("the server's log says why"))
+}
+
+fn cut(client: &Client, error: &reqwest::Error) -> Failure {
+    let reached = client.unreachable(error);
+    Failure::new(Status::Incomplete, "incomplete", format!("the backup broke off: {}", reached.message))
+}
+
+/// A stream of frames becoming files.
+struct Unpacking<'a> {
+    to: &'a Path,
+    /// What has arrived of frames that are not whole yet.
+    held: Vec<u8>,
+    file: Option<(PathBuf, BufWriter<File>)>,
+}
+
+impl Unpacking<'_> {
+    /// Takes what has arrived; the manifest at the end.
+    fn take_frames(&mut self) -> Result<Option<Manifest>, Failure> {
+        let mut at = 0;
+        let manifest = loop {
+            let Some((&[kind, a, b, c, d], behind)) = self.held[at..].split_first_chunk::<5>() else { break None };
+            let len = u32::from_le_bytes([a, b, c, d]) as usize;
+            if len > FRAME_BYTES_MAX {
+                return Err(bad_answer(format!("a frame of {len} bytes")));
+            }
+            let Some(payload) = behind.get(..len) else { break None };
+            match kind {
+                FILE => {
+                    close(self.file.take())?;
+                    let name = std::str::from_utf8(payload).map_err(|_| bad_answer("a name that is not UTF-8"))?;
+                    self.file = Some(create(self.to, name)?);
+                }
+                DATA => {
+                    let (path, file) = self.file.as_mut().ok_or_else(|| bad_answer("data of no file"))?;
+                    file.write_all(payload).map_err(|e| cannot("write", path, &e))?;
+                }
+                END => {
+                    close(self.file.take())?;
+                    let manifest = serde_json::from_slice(payload);
+                    break Some(manifest.map_err(|e| bad_answer(format!("no {MANIFEST}: {e}")))?);
+                }
+                kind => return Err(bad_answer(format!("a frame of kind {kind}"))),
+            }
+            at += 5 + len;
+        };
+        self.held.drain(..at);
+        Ok(manifest)
+    }
+}
+
+fn bad_answer(what: impl std::fmt::Display) -> Failure {
+    Failure::new(Status::Unreachable, "bad_answer", format!("the server sent {what}, which is no backup"))
+}
+
+/// A new file of a backup, which must lie within it.
+fn create(to: &Path, name: &str) -> Result<(PathBuf, BufWriter<File>), Failure> {
+    if name.is_empty() || !stays_inside(name) {
+        return Err(bad_answer(format!("the file name {name:?}")));
+    }
+    let path = to.join(name);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|e| cannot("make", folder, &e))?;
+    }
+    let file = File::create_new(&path).map_err(|e| cannot("write", &path, &e))?;
+    Ok((path, BufWriter::with_capacity(1 << 20, file)))
+}
+
+fn close(file: Option<(PathBuf, BufWriter<File>)>) -> Result<(), Failure> {
+    let Some((path, file)) = file else { return Ok(()) };
+    let file = file.into_inner().map_err(|e| cannot("write", &path, e.error()))?;
+    file.sync_all().map_err(|e| cannot("sync", &path, &e))
+}
+
+/// Whether a relative path leads nowhere else.
+fn stays_inside(text: &str) -> bool {
+    Path::new(text).components().all(|c| matches!(c, Component::Normal(_)))
 }
 
 fn checkpoint(store: &Path, file: &Path) -> Result<CheckpointSummary, Failure> {
@@ -178,7 +296,6 @@ impl Restore {
         must_be_empty(&self.data, "data_exists")?;
         // Everything is looked over before anything is made.
         for saved in &manifest.stores {
-            let stays_inside = |text: &str| Path::new(text).components().all(|c| matches!(c, Component::Normal(_)));
             if !stays_inside(&saved.path) || !stays_inside(&saved.file) {
                 return Err(Failure::usage("bad_backup", format!("{:?} leads out of the backup", saved.path)));
             }

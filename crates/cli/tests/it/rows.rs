@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::run::{Run, command, metaroute, metaroute_with};
 
 /// A process of ours that said `ready ADDRESS`.
-struct Process {
+pub(crate) struct Process {
     child: Child,
     address: String,
 }
@@ -34,7 +34,7 @@ impl Process {
         Process { child, address: address.to_owned() }
     }
 
-    fn up(data: &Path, more: &[&str]) -> Process {
+    pub(crate) fn up(data: &Path, more: &[&str]) -> Process {
         let data = data.display().to_string();
         let mut arguments = vec!["up", "--listen", "127.0.0.1:0", "--data", &data];
         arguments.extend(more);
@@ -52,7 +52,11 @@ impl Process {
         }
     }
 
-    fn run(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         metaroute(arguments.iter().copied().chain(["--server", &self.address]))
     }
 
@@ -61,7 +65,7 @@ impl Process {
         self.child.wait().expect("it ends");
     }
 
-    fn end(mut self) -> Option<i32> {
+    pub(crate) fn end(mut self) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), Signal::INT).expect("it runs");
         self.child.wait().expect("it ends").code()
     }

@@ -4,7 +4,8 @@ use std::path::Path;
 
 use metaroute_store::{Batch, Declaration, OpenOptions, Schema, Store, Value, Version};
 
-use crate::run::metaroute;
+use crate::rows::Process;
+use crate::run::{metaroute, metaroute_with};
 
 const DECLARATION: &str = "\
 stores:
@@ -101,6 +102,54 @@ fn a_folder_is_checked_dumped_backed_up_and_restored() {
     std::fs::remove_file(backup.join("backup.json")).expect("is there");
     let run = metaroute(["restore", &text(&backup), "--data", &text(&folder.path().join("other"))]);
     assert_eq!(run.status, 2, "an unfinished backup is not restored: {run:?}");
+}
+
+#[test]
+fn a_running_server_is_backed_up_while_rows_arrive() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = |path: &Path| path.display().to_string();
+    let data = folder.path().join("data");
+    let up = Process::up(&data, &["--groups", "2", "--shards", "2"]);
+    let lines = |ids: std::ops::Range<u64>| -> String {
+        let line = |id| format!("{{\"file_id\":{id},\"user_id\":{},\"path\":\"/{id}\"}}\n", id % 50);
+        ids.map(line).collect()
+    };
+    let import = |ids| metaroute_with(["import", "file_metadata", "-", "--server", up.address()], &lines(ids));
+    assert_eq!(import(0..3_000).status, 0);
+    assert_eq!(up.run(&["backup", "http://127.0.0.1/backup"]).status, 2);
+
+    let backup = folder.path().join("backup");
+    let saved = std::thread::scope(|scope| {
+        let writing = scope.spawn(|| import(3_000..9_000));
+        let saved = up.run(&["backup", &text(&backup), "--format", "json"]);
+        assert_eq!(writing.join().expect("no panic").status, 0);
+        saved
+    });
+    assert_eq!(saved.status, 0, "{saved:?}");
+    let stores = saved.json()["stores"].as_array().cloned().expect("a list");
+    assert_eq!(stores.len(), 4, "{stores:?}");
+    let rows: u64 = stores.iter().filter_map(|store| store["rows"].as_u64()).sum();
+    assert!((3_000..=9_000).contains(&rows), "{rows}");
+    assert_eq!(up.run(&["backup", &text(&backup)]).status, 2, "a backup is not written over");
+    let open = metaroute(["backup", &text(&folder.path().join("open")), "--data", &text(&data), "--format", "json"]);
+    assert_eq!((open.status, &open.error()["code"]), (3, &"store_locked".into()), "{open:?}");
+    assert_eq!(up.end(), Some(0));
+
+    let restored = folder.path().join("restored");
+    let run = metaroute(["restore", &text(&backup), "--data", &text(&restored)]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let run = metaroute(["store", "check", &text(&restored)]);
+    assert_eq!(run.status, 0, "{run:?}");
+    let up = Process::up(&restored, &[]);
+    let count = up.run(&["query", "file_metadata", "--allow", "global", "--all", "--format", "ndjson"]);
+    assert_eq!((count.status, count.stdout.lines().count() as u64), (0, rows));
+    let newer = metaroute_with(["import", "file_metadata", "-", "--server", up.address()], &lines(0..1));
+    assert_eq!(newer.status, 0, "{newer:?}");
+    assert_eq!(up.end(), Some(0));
+
+    let gone = metaroute(["backup", &text(&folder.path().join("gone")), "--server", "http://127.0.0.1:1"]);
+    assert_eq!(gone.status, 3, "{gone:?}");
+    assert!(!folder.path().join("gone").exists(), "nothing is left behind");
 }
 
 #[test]

@@ -55,6 +55,15 @@ pub fn data_paths(stores: &[Arc<Schema>], paths: &mut Map<String, Value>) {
             "responses": with_problems(json!({"200": answer("the numbers", json!({"type": "object"}))}), &["503"]),
         }}),
     );
+    paths.insert(
+        "/v1/backup".into(),
+        json!({"get": {
+            "summary": "All shards of this process and the small files of its data folder, as frames of a kind (1 file, 2 data, 3 end), a length in four bytes and a payload; without its end it is no backup.",
+            "responses": with_problems(json!({"200": {
+                "description": "the frames", "content": {"application/octet-stream": {"schema": {"type": "string", "contentEncoding": "binary"}}},
+            }}), &["404", "503"]),
+        }}),
+    );
     topology_paths(paths);
     for store in stores {
         store_paths(store, paths);
@@ -408,7 +417,7 @@ fn meta() -> Value {
         "description": "What was asked, what was reached and what it cost.",
         "required": ["path", "complete", "topology_epoch", "shards", "missing", "slots", "examined", "returned", "took_us", "hedged", "cost", "watermark"],
         "properties": {
-            "path": {"enum": ["A", "AB", "B", "BP", "CI", "C"]},
+            "path": {"enum": ["A", "AB", "B", "BP", "CI", "C", null], "description": "null where a request ended before its path was known"},
             "complete": {"type": "boolean"},
             "topology_epoch": number,
             "shards": counts(&["total", "ok", "failed", "timed_out", "not_ready", "stale", "moved_retried"]),

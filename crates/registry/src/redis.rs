@@ -1,0 +1,703 @@
+//! Redis and Valkey: instances as keys that expire, refreshed by their owner.
+//!
+//! # Address
+//!
+//! `redis://[USER:PASSWORD@]HOST[:6379][/DB][?PARAMETERS]`, `rediss://…` with TLS. One server, version 6 or newer; Redis Cluster
+//! is refused with a sentence that says so. A user is one of Redis's access lists; `redis://:PASSWORD@…` is the default user.
+//!
+//! | parameter | meaning | default |
+//! |---|---|---|
+//! | `layout` | `seata` or `plain`, see below | `seata` |
+//! | `prefix` | what the keys of `plain` begin with | `metaroute` |
+//! | `ttl` | how long an instance outlives its owner; refreshed every 2/5 of it | `5s`, as Seata |
+//! | `rescan` | how often everything is looked at, whatever was announced | 2/5 of `ttl` |
+//! | `tls`, `ca`, `cert`, `key` | TLS, its roots, a client certificate | off for `redis`, on for `rediss` |
+//!
+//! # Layouts
+//!
+//! **`seata`**, what Seata 2.x writes and reads; the service is Seata's cluster:
+//!
+//! ```text
+//! registry.redis.<cluster>_<ip:port>         string  owner, expires after ttl
+//! registry.redis.<cluster>.meta_<ip:port>    hash    metadata as text, expires with it; only where there is metadata
+//! registry.redis.<cluster>                   channel <ip:port>-register, <ip:port>-unregister
+//! ```
+//!
+//! The owner is `pid@host` as Seata writes it, followed by `/` and a number per registration: it is the incarnation. All
+//! keys of a registration are written in one transaction after the old hash was removed, the message follows. A refresh that finds the live
+//! key or the hash gone writes all of it again. Released Seata servers have no metadata, never delete their key when
+//! they unregister, and 2.6.0 even goes on refreshing it: an `-unregister` message hides the address for one `ttl` and a
+//! second, after that what the keys say counts again. We delete both keys. A cluster may have `_` in its name, a host
+//! cannot; a cluster cannot end in `.meta`. An instance is its address: two ids at one address are one instance.
+//!
+//! **`plain`**, our own:
+//!
+//! ```text
+//! <prefix>:{<service>}:inst:<id>    string  one JSON document, expires after ttl
+//! <prefix>:{<service>}:index        set     ids; those without a key are removed by readers
+//! <prefix>:{<service>}              channel the id that changed
+//! <prefix>:services                 set     services
+//! ```
+//!
+//! Nothing is lost in it, and a service without instances is told from one that never was.
+//!
+//! # Following a service
+//!
+//! Messages wake a look at once; without any there is one every `rescan`, because messages are lost while a connection is
+//! away, never sent when a process dies, and may be forbidden. The key space is walked with `SCAN` in steps (never
+//! `KEYS`), once per `rescan` for all services of a connection together. Where it is large and shared, raise `rescan` or
+//! use `plain`, which needs no walk. An unanswered command is given up after 5 s, so a half-open connection is noticed
+//! within `rescan` and 5 s.
+//!
+//! # Limits
+//!
+//! Keys and values of an instance's metadata together: 65,536 characters. Keys that begin with `metaroute-` are reserved
+//! in `seata`.
+//!
+//! # Proven against
+//!
+//! Redis 7.0 (Debian) with `redis-cli`; Seata's released client 2.6.0, in both directions.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::{ProtocolVersion, RedisConnectionInfo, RedisResult, Value};
+use metaroute_core::instance::{Address, Incarnation, Instance, InstanceId};
+use tokio::time::Instant;
+
+use crate::backend::{Params, bad};
+use crate::carrier::{self, RESERVED};
+use crate::document::Note;
+use crate::driver::{
+    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
+};
+use crate::registry::ConnectError;
+use crate::seata_layout;
+use crate::socket::Socket;
+use crate::tls::Tls;
+use crate::url::RegistryUrl;
+
+mod link;
+mod plain;
+mod seata;
+
+use link::{Link, STEP};
+use plain::Keys;
+use seata::Said;
+
+/// Messages that come together are looked at together.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// A connection to a Redis server.
+pub(crate) struct Redis {
+    socket: Socket,
+    info: RedisConnectionInfo,
+    layout: Layout,
+    ttl: Duration,
+    rescan: Duration,
+    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    /// What was registered here.
+    holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
+    /// What messages said about a cluster, by address.
+    rumours: Mutex<HashMap<Box<str>, Rumours>>,
+    process: String,
+    lives: AtomicU64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Layout {
+    Seata,
+    Plain { prefix: Box<str> },
+}
+
+#[derive(Clone)]
+struct Holding {
+    address: Address,
+    /// What the live key, or the document, says about whose it is.
+    owner: Box<str>,
+    /// The incarnation that the instance named itself, if it did; the document says that instead.
+    incarnation: Incarnation,
+}
+
+/// Who has the key of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    Us,
+    Other,
+}
+
+#[derive(Default)]
+struct Rumours {
+    /// Addresses that were announced, which a scan may not have found yet.
+    came: HashSet<Box<str>>,
+    /// Addresses that said goodbye, and when: their keys may go on for a while.
+    left: HashMap<Box<str>, Instant>,
+}
+
+/// What a look found: the state, and a number that is another one when anything is different.
+struct Look {
+    snapshot: Snapshot,
+    known: bool,
+    mark: u64,
+}
+
+impl Redis {
+    /// Reads the address; nothing is contacted.
+    pub(crate) fn new(url: &RegistryUrl) -> Result<Self, ConnectError> {
+        let mut params = Params::of(url);
+        let prefix = params.text("prefix");
+        let layout = match params.text("layout") {
+            None | Some("seata") => {
+                if prefix.is_some() {
+                    return Err(bad("`prefix` has no meaning with `layout=seata`, whose keys are Seata's"));
+                }
+                Layout::Seata
+            }
+            Some("plain") => Layout::Plain { prefix: prefix.unwrap_or("metaroute").into() },
+            Some(other) => return Err(bad(format!("parameter `layout={other}`: expected `seata` or `plain`"))),
+        };
+        let ttl = params.duration("ttl", Duration::from_secs(5))?;
+        let rescan = params.duration("rescan", ttl * 2 / 5)?;
+        let tls = Tls::of(&mut params, url.tls())?;
+        params.finish()?;
+        let [host] = url.hosts() else {
+            return Err(bad("Redis is one server here; several (a cluster, sentinels) are not supported"));
+        };
+        let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+        if !url.path().is_empty() {
+            let db = url.path().parse().ok().filter(|db| *db >= 0);
+            info = info.set_db(db.ok_or_else(|| bad(format!("`/{}` is no database number", url.path())))?);
+        }
+        if let Some(user) = url.user() {
+            info = info.set_username(user);
+        }
+        if let Some(password) = url.password() {
+            info = info.set_password(password.reveal().map_err(|error| bad(error.to_string()))?);
+        } else if url.user().is_some() {
+            return Err(bad("a user needs a password: write `redis://USER:PASSWORD@…`"));
+        }
+        let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host_name = if host_name.trim().is_empty() { "localhost" } else { host_name.trim() };
+        Ok(Self {
+            socket: Socket::new(host, 6379, &tls, None)?,
+            info,
+            layout,
+            ttl,
+            rescan,
+            link: tokio::sync::Mutex::default(),
+            holdings: Mutex::default(),
+            rumours: Mutex::default(),
+            // In containers every process is number 1 on a host of the same name, so some chance belongs to it.
+            process: format!("{}@{host_name}/{:x}", std::process::id(), rand::random::<u64>()),
+            lives: AtomicU64::new(0),
+        })
+    }
+
+    fn holdings(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Holding>> {
+        // Every change is one call on the map.
+        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rumours(&self) -> MutexGuard<'_, HashMap<Box<str>, Rumours>> {
+        // What is lost of it is found by the next look.
+        self.rumours.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ttl_ms(&self) -> u64 {
+        u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// The connection, a new one if it broke.
+    async fn link(&self) -> Result<Arc<Link>, DriverError> {
+        let mut held = self.link.lock().await;
+        if let Some(link) = held.as_ref().filter(|link| !link.is_broken()) {
+            return Ok(Arc::clone(link));
+        }
+        *held = None;
+        let link = Arc::new(Link::open(&self.socket, &self.info).await?);
+        *held = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    fn check(&self, service: &str, instance: Option<&Instance>) -> Result<(), DriverError> {
+        let invalid = |why: String| DriverError::new(ErrorKind::Invalid, why);
+        if let Some(instance) = instance {
+            self.limits().check(instance)?;
+        }
+        match self.layout {
+            Layout::Seata => seata::check(service, instance.map(|instance| &instance.address)).map_err(invalid),
+            Layout::Plain { .. } if service.is_empty() => Err(invalid("the service has no name".into())),
+            Layout::Plain { .. } => Ok(()),
+        }
+    }
+
+    async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
+        self.check(service, Some(instance))?;
+        let lease = Lease { renew_every: Some(self.ttl * 2 / 5) };
+        let key = (Box::from(service), instance.id.clone());
+        let again = self.holdings().get(&key).cloned();
+        let link = self.link().await?;
+        if let Some(before) = &again
+            && self.owner(&link, service, instance, before).await? == Owner::Other
+        {
+            // Registered later than here: the newest registration wins.
+            return Ok(lease);
+        }
+        let owner = {
+            let mut holdings = self.holdings();
+            if self.layout == Layout::Seata {
+                // Another id at the same address is replaced, and must not take this one with it when it goes.
+                holdings.retain(|(name, id), holding| {
+                    **name != *service || *id == instance.id || holding.address != instance.address
+                });
+            }
+            // Before the answer: it may be lost, and the instance be there all the same.
+            let holding = holdings.entry(key).or_insert_with(|| {
+                let life = self.lives.fetch_add(1, Ordering::Relaxed);
+                Holding {
+                    address: instance.address.clone(),
+                    owner: format!("{}.{life}", self.process).into(),
+                    incarnation: Incarnation::default(),
+                }
+            });
+            holding.address = instance.address.clone();
+            holding.incarnation = instance.incarnation.clone();
+            holding.owner.clone()
+        };
+        match &self.layout {
+            Layout::Seata => {
+                let commands = seata::register(service, instance, &owner, self.ttl_ms());
+                let text = seata::registered(&seata_layout::address_text(&instance.address));
+                link.change::<()>(&commands, &seata::channel(service), &text).await?;
+            }
+            Layout::Plain { prefix } => {
+                let keys = Keys::new(prefix, service);
+                let commands = plain::register(&keys, service, instance, &owner, self.ttl_ms());
+                link.change::<()>(&commands, keys.channel(), instance.id.as_str()).await?;
+            }
+        }
+        Ok(lease)
+    }
+
+    /// Who has the key of an instance that was registered here.
+    async fn owner(
+        &self,
+        link: &Link,
+        service: &str,
+        instance: &Instance,
+        held: &Holding,
+    ) -> Result<Owner, DriverError> {
+        let key = match &self.layout {
+            Layout::Seata => seata::live_key(service, &seata_layout::address_text(&held.address)),
+            Layout::Plain { prefix } => Keys::new(prefix, service).instance(instance.id.as_str()),
+        };
+        let Some(there) = link.ask::<Option<Vec<u8>>>(::redis::cmd("GET").arg(&key)).await? else {
+            return Ok(Owner::Nobody);
+        };
+        let ours = match &self.layout {
+            Layout::Seata => *there == *held.owner.as_bytes(),
+            Layout::Plain { .. } => match carrier::from_json(&there) {
+                Ok(there) => {
+                    let said = there.incarnation.as_str();
+                    said == &*held.owner || (!said.is_empty() && said == instance.incarnation.as_str())
+                }
+                // Nobody can read it, so nobody owns it.
+                Err(_) => return Ok(Owner::Nobody),
+            },
+        };
+        Ok(if ours { Owner::Us } else { Owner::Other })
+    }
+
+    async fn refresh(&self, service: &str, instance: &Instance) -> Result<Renewal, DriverError> {
+        let held = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
+        let Some(held) = held else { return Ok(Renewal::Lost) };
+        let link = self.link().await?;
+        match self.owner(&link, service, instance, &held).await? {
+            Owner::Nobody => return Ok(Renewal::Lost),
+            // It is refreshed by whoever registered it later.
+            Owner::Other => return Ok(Renewal::Kept),
+            Owner::Us => {}
+        }
+        let mut refresh = ::redis::pipe();
+        let kept = match &self.layout {
+            Layout::Seata => {
+                let address = seata_layout::address_text(&instance.address);
+                refresh.cmd("PEXPIRE").arg(seata::live_key(service, &address)).arg(self.ttl_ms());
+                refresh.cmd("PEXPIRE").arg(seata::meta_key(service, &address)).arg(self.ttl_ms());
+                let (live, meta): (bool, bool) = link.ask_all(&refresh).await?;
+                // A lost hash is as bad as a lost key: the metadata would be gone until the next start.
+                live && (meta || seata::fields(instance).is_empty())
+            }
+            Layout::Plain { prefix } => {
+                let keys = Keys::new(prefix, service);
+                refresh.cmd("PEXPIRE").arg(keys.instance(instance.id.as_str())).arg(self.ttl_ms());
+                plain::enter(&mut refresh, &keys, service, instance.id.as_str());
+                let (live,): (bool,) = link.ask_all(&refresh).await?;
+                live
+            }
+        };
+        Ok(if kept { Renewal::Kept } else { Renewal::Lost })
+    }
+
+    /// Where an instance is: where it was registered from here, or where it is found.
+    async fn address(&self, link: &Link, service: &str, id: &InstanceId) -> Result<Option<Address>, DriverError> {
+        if let Some(holding) = self.holdings().get(&(service.into(), id.clone())) {
+            return Ok(Some(holding.address.clone()));
+        }
+        let found = self.look(link, service, Instant::now()).await?.snapshot.instances;
+        Ok(found.into_iter().find(|instance| instance.id == *id).map(|instance| instance.address))
+    }
+
+    async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
+        let key = (Box::from(service), id.clone());
+        let held = self.holdings().get(&key).cloned();
+        let link = self.link().await?;
+        let theirs = match &held {
+            Some(held) => {
+                let mut instance = Instance::new(held.address.clone());
+                instance.id = id.clone();
+                instance.incarnation = held.incarnation.clone();
+                // What another process registered meanwhile is not ours to remove.
+                self.owner(&link, service, &instance, held).await? == Owner::Other
+            }
+            // What was never registered here is removed whoever did: that was asked for.
+            None => false,
+        };
+        if !theirs {
+            match &self.layout {
+                Layout::Seata => {
+                    if let Some(address) = self.address(&link, service, id).await? {
+                        let address = seata_layout::address_text(&address);
+                        let commands = seata::unregister(service, &address);
+                        let text = seata::unregistered(&address);
+                        link.change::<()>(&commands, &seata::channel(service), &text).await?;
+                    }
+                }
+                Layout::Plain { prefix } => {
+                    let keys = Keys::new(prefix, service);
+                    let commands = plain::unregister(&keys, id.as_str());
+                    link.change::<()>(&commands, keys.channel(), id.as_str()).await?;
+                }
+            }
+        }
+        self.holdings().remove(&key);
+        Ok(())
+    }
+
+    /// Writes an instance where it stands; its owner goes on refreshing it.
+    async fn rewrite(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
+        self.check(service, Some(instance))?;
+        let link = self.link().await?;
+        let gone = || DriverError::new(ErrorKind::Invalid, format!("no instance `{}` in `{service}`", instance.id));
+        let mut commands = ::redis::pipe();
+        commands.atomic();
+        match &self.layout {
+            Layout::Seata => {
+                let address = self.address(&link, service, &instance.id).await?.ok_or_else(gone)?;
+                let text = seata_layout::address_text(&address);
+                let left: i64 = link.ask(::redis::cmd("PTTL").arg(seata::live_key(service, &text))).await?;
+                if left == -2 {
+                    return Err(gone());
+                }
+                let mut wanted = instance.clone();
+                wanted.address = address;
+                let left = u64::try_from(left).ok();
+                seata::write_fields(&mut commands, &seata::meta_key(service, &text), &seata::fields(&wanted), left);
+                link.change(&commands, &seata::channel(service), &seata::registered(&text)).await
+            }
+            Layout::Plain { prefix } => {
+                let keys = Keys::new(prefix, service);
+                let key = keys.instance(instance.id.as_str());
+                let there: Option<Vec<u8>> = link.ask(::redis::cmd("GET").arg(&key)).await?;
+                let there = there.ok_or_else(gone)?;
+                let owner = carrier::from_json(&there).map(|there| there.incarnation).unwrap_or_default();
+                let document = plain::document(instance, owner.as_str());
+                commands.cmd("SET").arg(&key).arg(document).arg("XX").arg("KEEPTTL");
+                let (set,): (Value,) = link.change(&commands, keys.channel(), instance.id.as_str()).await?;
+                if set == Value::Nil { Err(gone()) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// All live keys of Seata's layout as they were after `since`, or at some later moment.
+    async fn scan(&self, link: &Link, since: Instant) -> Result<Arc<HashSet<String>>, DriverError> {
+        // Held while scanning: whoever comes meanwhile gets the same answer.
+        let mut last = link.scanned.lock().await;
+        if let Some((at, keys)) = last.as_ref().filter(|(at, _)| *at >= since) {
+            let _ = at;
+            return Ok(Arc::clone(keys));
+        }
+        let at = Instant::now();
+        let keys = Arc::new(link.scan_strings(seata::PATTERN).await?);
+        *last = Some((at, Arc::clone(&keys)));
+        Ok(keys)
+    }
+
+    /// A service as it is now; what had to be searched for, as it was after `since`.
+    async fn look(&self, link: &Link, service: &str, since: Instant) -> Result<Look, DriverError> {
+        match &self.layout {
+            Layout::Seata => self.look_seata(link, service, since).await,
+            Layout::Plain { prefix } => look_plain(link, service, &Keys::new(prefix, service), prefix).await,
+        }
+    }
+
+    async fn look_seata(&self, link: &Link, service: &str, since: Instant) -> Result<Look, DriverError> {
+        let keys = self.scan(link, since).await?;
+        let mut addresses: BTreeSet<Box<str>> = keys
+            .iter()
+            .filter_map(|key| seata::split(key))
+            .filter(|(cluster, _)| *cluster == service)
+            .map(|(_, address)| address.into())
+            .collect();
+        let hidden = {
+            let mut rumours = self.rumours();
+            let rumours = rumours.entry(service.into()).or_default();
+            for text in link.heard(&seata::channel(service)) {
+                match Said::read(&text) {
+                    Some(Said::Registered(address)) => {
+                        rumours.left.remove(address);
+                        rumours.came.insert(address.into());
+                    }
+                    Some(Said::Unregistered(address)) => {
+                        rumours.came.remove(address);
+                        rumours.left.insert(address.into(), Instant::now());
+                    }
+                    None => {}
+                }
+            }
+            // A goodbye is believed until its key would have run out.
+            let memory = self.ttl + Duration::from_secs(1);
+            rumours.left.retain(|_, at| at.elapsed() < memory);
+            addresses.extend(rumours.came.iter().cloned());
+            rumours.left.clone()
+        };
+        let addresses: Vec<_> = addresses.into_iter().filter(|address| !hidden.contains_key(address)).collect();
+        let mut out = Snapshot::default();
+        let mut hash = DefaultHasher::new();
+        let mut gone = Vec::new();
+        for chunk in addresses.chunks(STEP) {
+            let mut ask = ::redis::pipe();
+            ask.ignore_errors();
+            for address in chunk {
+                ask.cmd("GET").arg(seata::live_key(service, address));
+                ask.cmd("HGETALL").arg(seata::meta_key(service, address));
+            }
+            let answers: Vec<RedisResult<Value>> = link.ask_all(&ask).await?;
+            for (address, pair) in chunk.iter().zip(answers.chunks(2)) {
+                let owner = match pair.first() {
+                    Some(Ok(Value::Nil)) => {
+                        gone.push(address.clone());
+                        continue;
+                    }
+                    Some(Ok(value)) => link::string(value).unwrap_or_default(),
+                    // Not a string: no live key of this cluster, whatever it is.
+                    _ => continue,
+                };
+                let fields = match pair.get(1) {
+                    Some(Ok(value)) => ::redis::from_redis_value(value.clone()).unwrap_or_default(),
+                    _ => HashMap::new(),
+                };
+                let mut sorted: Vec<_> = fields.iter().collect();
+                sorted.sort();
+                (address, &owner, sorted).hash(&mut hash);
+                match seata::read(address, &owner, fields) {
+                    Ok(instance) => out.instances.push(instance),
+                    Err(why) => reject(&mut out, &seata::live_key(service, address), &why),
+                }
+            }
+        }
+        if !gone.is_empty() {
+            let mut rumours = self.rumours();
+            if let Some(rumours) = rumours.get_mut(service) {
+                rumours.came.retain(|address| !gone.contains(address));
+            }
+        }
+        unique(&mut out);
+        let known = !out.instances.is_empty() || out.rejected > 0;
+        Ok(Look { snapshot: out, known, mark: hash.finish() })
+    }
+
+    async fn follow(&self, service: &str, after: Option<&Cursor>) -> Result<Seen, DriverError> {
+        self.check(service, None)?;
+        let channel = match &self.layout {
+            Layout::Seata => seata::channel(service),
+            Layout::Plain { prefix } => Keys::new(prefix, service).channel().to_owned(),
+        };
+        let was_known = after.is_some_and(|cursor| cursor.as_str().ends_with('+'));
+        let link = self.link().await?;
+        let mut messages = link.listen(&channel).await?;
+        let mut since = Instant::now();
+        if after.is_some() {
+            // What another service's look found a moment ago will do.
+            since = since.checked_sub(self.rescan / 2).unwrap_or(since);
+        }
+        let mut next = Instant::now() + self.rescan;
+        loop {
+            messages.mark_unchanged();
+            let look = self.look(&link, service, since).await?;
+            let known = look.known || was_known;
+            let cursor = Cursor::new(format!("{:x}{}", look.mark, if known { "+" } else { "-" }));
+            if after != Some(&cursor) {
+                let state = if known { SeenState::Service(look.snapshot) } else { SeenState::UnknownService };
+                return Ok(Seen { cursor, state });
+            }
+            tokio::select! {
+                // The sender lives as long as the link that is held here.
+                _ = messages.changed() => {
+                    tokio::time::sleep(SETTLE).await;
+                    if link.is_broken() {
+                        return Err(DriverError::new(ErrorKind::Unreachable, "lost the connection to Redis"));
+                    }
+                }
+                () = tokio::time::sleep_until(next) => {
+                    since = Instant::now().checked_sub(self.rescan / 2).unwrap_or(since);
+                    next = Instant::now() + self.rescan;
+                }
+            }
+        }
+    }
+}
+
+async fn look_plain(link: &Link, service: &str, keys: &Keys, prefix: &str) -> Result<Look, DriverError> {
+    let mut ask = ::redis::pipe();
+    ask.cmd("SMEMBERS").arg(keys.index());
+    ask.cmd("SISMEMBER").arg(plain::services(prefix)).arg(service);
+    let (mut ids, known): (Vec<String>, bool) = link.ask_all(&ask).await?;
+    ids.sort();
+    let mut out = Snapshot::default();
+    let mut hash = DefaultHasher::new();
+    for chunk in ids.chunks(STEP) {
+        let mut get = ::redis::cmd("MGET");
+        for id in chunk {
+            get.arg(keys.instance(id));
+        }
+        let documents: Vec<Option<Vec<u8>>> = link.ask(&get).await?;
+        for (id, document) in chunk.iter().zip(documents) {
+            let Some(document) = document else {
+                // Tidying up; another reader, or nobody, does it where this one may not.
+                if let Err(error) = link.ask::<Value>(&plain::forget(keys, id)).await
+                    && error.kind() == ErrorKind::Unreachable
+                {
+                    return Err(error);
+                }
+                continue;
+            };
+            (id, &document).hash(&mut hash);
+            match carrier::from_json(&document) {
+                Ok(instance) => out.instances.push(instance),
+                Err(why) => reject(&mut out, &keys.instance(id), &why),
+            }
+        }
+    }
+    unique(&mut out);
+    Ok(Look { snapshot: out, known: known || !ids.is_empty(), mark: hash.finish() })
+}
+
+/// Keeps the first of instances with the same id.
+fn unique(out: &mut Snapshot) {
+    let mut ids = HashSet::new();
+    let (keep, twice): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut out.instances).into_iter().partition(|instance| ids.insert(instance.id.clone()));
+    out.instances = keep;
+    for instance in twice {
+        reject(out, &instance.address.to_string(), &format!("another entry has the id `{}` already", instance.id));
+    }
+}
+
+fn reject(out: &mut Snapshot, key: &str, why: &str) {
+    out.rejected += 1;
+    // As many as a person reads; the count has them all.
+    if out.notes.len() < 20 {
+        let message = format!("key `{key}`: {why}");
+        out.notes.push(Note { code: "bad_entry", message, file: "redis".into(), at: None });
+    }
+}
+
+impl Driver for Redis {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { register: true, list: true, liveness: true, weight: true }
+    }
+
+    fn limits(&self) -> Limits {
+        let reserved: &[&str] = if self.layout == Layout::Seata { &[RESERVED] } else { &[] };
+        Limits { total_chars: Some(64 << 10), reserved_prefixes: reserved, ..Limits::default() }
+    }
+
+    fn apply<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Lease> {
+        Box::pin(self.register(service, instance))
+    }
+
+    fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal> {
+        Box::pin(self.refresh(service, instance))
+    }
+
+    fn withdraw<'a>(&'a self, service: &'a str, id: &'a InstanceId) -> Answer<'a, ()> {
+        Box::pin(self.remove(service, id))
+    }
+
+    fn amend<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, ()> {
+        Box::pin(self.rewrite(service, instance))
+    }
+
+    fn list(&self) -> Answer<'_, Vec<Box<str>>> {
+        Box::pin(async {
+            let link = self.link().await?;
+            let names: BTreeSet<String> = match &self.layout {
+                Layout::Seata => {
+                    let keys = self.scan(&link, Instant::now()).await?;
+                    keys.iter()
+                        .filter_map(|key| seata::split(key))
+                        .filter(|(_, address)| seata_layout::read_address(address).is_ok())
+                        .map(|(cluster, _)| cluster.to_owned())
+                        .collect()
+                }
+                Layout::Plain { prefix } => link.ask(::redis::cmd("SMEMBERS").arg(plain::services(prefix))).await?,
+            };
+            Ok(names.into_iter().map(Into::into).collect())
+        })
+    }
+
+    fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
+        Box::pin(self.follow(service, after))
+    }
+
+    fn close(&self) -> Answer<'_, ()> {
+        Box::pin(async {
+            *self.link.lock().await = None;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_make_no_sense_are_refused() {
+        let refused = |text: &str| match Redis::new(&text.parse().expect("an address")) {
+            Ok(_) => panic!("{text} was accepted"),
+            Err(error) => error.to_string(),
+        };
+        assert!(refused("redis://h/first").contains("no database number"));
+        assert!(refused("redis://h?prefix=x").contains("layout=seata"));
+        assert!(refused("redis://a,b").contains("one server"));
+        assert!(refused("redis://user@h").contains("needs a password"));
+        assert!(refused("redis://h?layout=curator").contains("expected `seata` or `plain`"));
+        let redis = Redis::new(&"redis://:p@h/3?ttl=10s".parse().expect("an address")).ok().expect("it is accepted");
+        assert_eq!((redis.info.db(), redis.rescan), (3, Duration::from_secs(4)));
+    }
+
+    #[test]
+    fn an_id_that_comes_twice_is_kept_once() {
+        let instance = |address: &str| Instance::new(address.parse().expect("an address")).with_id("a");
+        let mut out = Snapshot { instances: vec![instance("h:1"), instance("h:2")], ..Snapshot::default() };
+        unique(&mut out);
+        assert_eq!((out.instances.len(), out.rejected), (1, 1));
+    }
+}

@@ -1,0 +1,423 @@
+//! Redis, against a real server, its own client and Seata's.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use metaroute_core::instance::{Instance, InstanceId};
+use metaroute_core::resilience::backoff::Policy;
+use metaroute_registry::{ErrorKind, Options, Registration, Registry, RegistryUrl, State, View};
+use serde_json::{Value, json};
+use test_support::certificate::Certificate;
+use test_support::redis::Redis;
+use test_support::seata_client::SeataClient;
+use test_support::{Scratch, require, wait_until};
+
+use crate::conformance::{self, Subject, Traits};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn block_on(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+fn connect(url: &str) -> Registry {
+    let url: RegistryUrl = url.parse().expect("an address");
+    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
+    #[allow(clippy::needless_update, reason = "options may grow")]
+    let options = Options { policy, ..Options::default() };
+    Registry::connect_with(&url, options).expect("this build has Redis")
+}
+
+fn at(server: &Redis, rest: &str) -> Registry {
+    connect(&format!("redis://{}{rest}", server.address()))
+}
+
+fn instance(address: &str) -> Instance {
+    Instance::new(address.parse().expect("an address"))
+}
+
+async fn registered(registration: &mut Registration) {
+    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
+}
+
+fn addresses(view: &View) -> BTreeSet<String> {
+    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect()
+}
+
+async fn see_if(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
+    let mut subscription = registry.subscribe(service);
+    let seen = subscription.wait_for(|view| matches!(view.state, State::Fresh | State::UnknownService) && wanted(view));
+    match tokio::time::timeout(SOON, seen).await {
+        Ok(view) => view.expect("the registry is open"),
+        Err(_) => panic!("{service}: {what} not seen; last: {:?}", subscription.current()),
+    }
+}
+
+async fn see(registry: &Registry, service: &str, wanted: &[&str]) -> View {
+    let set: BTreeSet<String> = wanted.iter().map(|&address| address.to_owned()).collect();
+    see_if(registry, service, &format!("{wanted:?}"), |view| addresses(view) == set).await
+}
+
+fn meta(view: &View, address: &str, key: &str) -> Option<String> {
+    let snapshot = view.snapshot.as_ref()?;
+    let instance = snapshot.instances.iter().find(|i| i.address.to_string() == address)?;
+    Some(instance.metadata.get(key)?.to_text().into())
+}
+
+fn suite(name: &'static str, server: Redis, rest: &'static str, traits: Traits) {
+    let address = server.address();
+    let mut server = server;
+    conformance::run(Subject {
+        name,
+        server: address,
+        url: Box::new(move |server| format!("redis://{server}{rest}")),
+        restart: Box::new(move || {
+            server.server().stop();
+            server.server().start_again().expect("Redis starts again");
+        }),
+        gone_within: Duration::from_secs(15),
+        seen_within: Duration::from_secs(20),
+        traits,
+    });
+}
+
+#[test]
+fn conformance() {
+    let server = require!(Redis::start(&[]));
+    suite("Redis", server, "?ttl=2s", Traits { unknown_service: true, ..Traits::default() });
+}
+
+#[test]
+fn conformance_of_the_plain_layout() {
+    let server = require!(Redis::start(&[]));
+    let traits = Traits { unknown_service: true, scale: 100, ..Traits::default() };
+    suite("Redis, layout plain", server, "?layout=plain&ttl=2s", traits);
+}
+
+fn lookup(client: &mut SeataClient) -> Value {
+    serde_json::from_str(&client.lookup()).expect("a line of JSON")
+}
+
+/// Seata's client on our registrations and we on its. Row "released 2.0.0 and 2.6.0 never delete on unregister, and 2.6.0
+/// keeps refreshing the key".
+#[test]
+fn seatas_client_and_we_see_each_other() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let registry = at(&server, "");
+        let ours = instance("10.1.1.1:8091").with_meta("version", "2.3").with_weight(0.0);
+        let mut registration = registry.register("default", ours.clone()).expect("valid");
+        registered(&mut registration).await;
+        let mut client = require!(SeataClient::start("redis", &server.address().to_string(), "default", &["db=0"]));
+        assert_eq!(lookup(&mut client), json!({"addresses": ["10.1.1.1:8091"]}), "the hash is not in its way");
+
+        client.register("10.9.9.2:8091");
+        let view = see(&registry, "default", &["10.1.1.1:8091", "10.9.9.2:8091"]).await;
+        assert_eq!(meta(&view, "10.1.1.1:8091", "version").as_deref(), Some("2.3"));
+        let snapshot = view.snapshot.expect("a list");
+        assert_eq!((snapshot.rejected, snapshot.notes.len()), (0, 0));
+        let theirs = snapshot.instances.iter().find(|i| i.address.host() == "10.9.9.2").expect("theirs");
+        assert_eq!((theirs.weight, theirs.metadata.len()), (1.0, 0), "no metadata is no error");
+        assert_eq!(theirs.incarnation.as_str(), server.cli(&["GET", "registry.redis.default_10.9.9.2:8091"]));
+
+        // It does not delete its key: its word counts for a while, so that the address does not come and go.
+        let seen = registry.subscribe("default");
+        client.unregister("10.9.9.2:8091");
+        let told = Instant::now();
+        see(&registry, "default", &["10.1.1.1:8091"]).await;
+        assert!(told.elapsed() < Duration::from_secs(2), "the message is believed at once: {:?}", told.elapsed());
+        assert_eq!(server.cli(&["EXISTS", "registry.redis.default_10.9.9.2:8091"]), "1");
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(addresses(&seen.current()), BTreeSet::from(["10.1.1.1:8091".to_owned()]));
+        // Ended at last, so is its key.
+        drop(client);
+        assert!(wait_until(SOON, || server.cli(&["EXISTS", "registry.redis.default_10.9.9.2:8091"]) == "0"));
+        see(&registry, "default", &["10.1.1.1:8091"]).await;
+
+        let mut client = require!(SeataClient::start("redis", &server.address().to_string(), "default", &["db=0"]));
+        assert_eq!(lookup(&mut client), json!({"addresses": ["10.1.1.1:8091"]}));
+        let mut second = registry.register("default", instance("10.1.1.2:8091")).expect("valid");
+        registered(&mut second).await;
+        let both = json!({"addresses": ["10.1.1.1:8091", "10.1.1.2:8091"]});
+        assert!(wait_until(SOON, || lookup(&mut client) == both), "{}", lookup(&mut client));
+        second.deregister().await;
+        let one = json!({"addresses": ["10.1.1.1:8091"]});
+        assert!(wait_until(SOON, || lookup(&mut client) == one), "{}", lookup(&mut client));
+        registration.deregister().await;
+        assert_eq!(server.cli(&["KEYS", "*"]), "", "nothing is left behind");
+    });
+}
+
+/// Row "if the meta key is lost, the heartbeat revives only the live key", and both keys are refreshed together.
+#[test]
+fn a_lost_key_or_hash_is_written_again() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let registry = at(&server, "?ttl=2s");
+        let wanted = instance("10.0.0.1:80").with_meta("version", "2");
+        let mut registration = registry.register("c", wanted).expect("valid");
+        registered(&mut registration).await;
+        let (live, hash) = ("registry.redis.c_10.0.0.1:80", "registry.redis.c.meta_10.0.0.1:80");
+        for key in [live, hash] {
+            let left: i64 = server.cli(&["PTTL", key]).parse().expect("a number");
+            assert!((1..=2000).contains(&left), "{key} lives {left} ms");
+        }
+        for key in [hash, live] {
+            server.cli(&["DEL", key]);
+            assert!(wait_until(SOON, || server.cli(&["EXISTS", live, hash]) == "2"), "{key} comes back");
+            assert_eq!(server.cli(&["HGET", hash, "version"]), "2");
+        }
+        // Longer than the time to live: it is refreshed.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(server.cli(&["EXISTS", live, hash]), "2");
+        registration.deregister().await;
+        assert_eq!(server.cli(&["EXISTS", live, hash]), "0");
+    });
+}
+
+/// Rows "metadata-only changes are ignored until the next message", "the meta key is built with the client's own cluster",
+/// "one subscriber thread blocks on the first cluster".
+#[test]
+fn a_changed_hash_is_seen_without_a_message_in_every_cluster() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let registry = at(&server, "?ttl=2s");
+        for cluster in ["one", "two", "three"] {
+            let live = format!("registry.redis.{cluster}_10.0.0.1:80");
+            let hash = format!("registry.redis.{cluster}.meta_10.0.0.1:80");
+            server.cli(&["SET", &live, "7@elsewhere"]);
+            server.cli(&["HSET", &hash, "env", "prod"]);
+            see_if(&registry, cluster, "its metadata", |view| {
+                meta(view, "10.0.0.1:80", "env").as_deref() == Some("prod")
+            })
+            .await;
+            server.cli(&["HSET", &hash, "env", "test"]);
+            see_if(&registry, cluster, "the change", |view| {
+                meta(view, "10.0.0.1:80", "env").as_deref() == Some("test")
+            })
+            .await;
+        }
+        // Messages come for all of them, long before the next look.
+        let quiet = at(&server, "?rescan=60s");
+        let mut subscriptions = Vec::new();
+        for cluster in ["one", "two", "three"] {
+            see(&quiet, cluster, &["10.0.0.1:80"]).await;
+            subscriptions.push((cluster, quiet.subscribe(cluster)));
+        }
+        let writer = at(&server, "?ttl=60s");
+        let mut kept = Vec::new();
+        for (cluster, seen) in &mut subscriptions {
+            kept.push(writer.register(cluster, instance("10.0.0.2:80")).expect("valid"));
+            let both = seen.wait_for(|view| addresses(view).len() == 2);
+            tokio::time::timeout(Duration::from_secs(10), both).await.expect("pushed").expect("open");
+        }
+    });
+}
+
+/// Row "stale hash fields survive re-registration".
+#[test]
+fn fields_of_an_earlier_life_do_not_stay() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        server.cli(&["HSET", "registry.redis.c.meta_10.0.0.1:80", "canary", "true", "version", "1"]);
+        let registry = at(&server, "");
+        let mut registration =
+            registry.register("c", instance("10.0.0.1:80").with_meta("version", "2")).expect("valid");
+        registered(&mut registration).await;
+        assert_eq!(server.cli(&["HGETALL", "registry.redis.c.meta_10.0.0.1:80"]), "version\n2");
+        registration.update(instance("10.0.0.1:80")).expect("valid");
+        assert!(wait_until(SOON, || server.cli(&["EXISTS", "registry.redis.c.meta_10.0.0.1:80"]) == "0"));
+    });
+}
+
+/// Rows "cluster names containing `_`", "glob characters", "hosts containing `-`".
+#[test]
+fn odd_names_of_clusters_and_hosts_work() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let (writer, reader) = (at(&server, ""), at(&server, "?rescan=60s"));
+        for cluster in ["a", "a_b", "a*", "[a]?\\", "a.b-c"] {
+            see(&reader, cluster, &[]).await;
+        }
+        let mut kept = Vec::new();
+        for (cluster, address) in [
+            ("a", "10.0.0.1:80"),
+            ("a_b", "tc-1.example-host:80"),
+            ("a*", "10.0.0.3:80"),
+            ("[a]?\\", "10.0.0.4:80"),
+            ("a.b-c", "[2001:db8::1]:80"),
+        ] {
+            kept.push(writer.register(cluster, instance(address)).expect("valid"));
+            see(&reader, cluster, &[address]).await;
+        }
+        let services = reader.services().await.expect("a list");
+        assert_eq!(services, ["[a]?\\", "a", "a*", "a.b-c", "a_b"].map(Box::<str>::from));
+        assert_eq!(server.cli(&["EXISTS", "registry.redis.a.b-c_2001:db8:0:0:0:0:0:1:80"]), "1");
+        let error = writer.amend("a", &instance("a_b:80")).await.expect_err("no such host here");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    });
+}
+
+/// Row "a scan over a large shared keyspace can take minutes": it goes in steps, and messages do not wait for it.
+#[test]
+fn a_large_shared_keyspace_is_walked_in_steps() {
+    let server = require!(Redis::start(&["--enable-debug-command", "yes"]));
+    assert_eq!(server.cli(&["DEBUG", "POPULATE", "200000"]), "OK");
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    block_on(async {
+        let (writer, reader) = (at(&server, ""), at(&server, "?rescan=60s"));
+        let mut registration = writer.register("c", instance("10.0.0.1:80")).expect("valid");
+        registered(&mut registration).await;
+        see(&reader, "c", &["10.0.0.1:80"]).await;
+        let mut more = writer.register("c", instance("10.0.0.2:80")).expect("valid");
+        registered(&mut more).await;
+        see(&reader, "c", &["10.0.0.1:80", "10.0.0.2:80"]).await;
+        let stats = server.cli(&["INFO", "commandstats"]);
+        let calls = |command: &str| -> u64 {
+            let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+        };
+        assert_eq!(calls("keys"), 0);
+        // 200,000 keys in steps of 500, and the reader walked once: what came later was announced.
+        assert!((400..600).contains(&calls("scan")), "{} steps", calls("scan"));
+    });
+}
+
+#[test]
+fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        for layout in ["seata", "plain"] {
+            let rest = format!("?ttl=2s&layout={layout}");
+            let (old, new) = (at(&server, &rest), at(&server, &rest));
+            let mut first = old.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
+            registered(&mut first).await;
+            let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
+            registered(&mut second).await;
+            // Longer than several renewals of both.
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            let life = || async {
+                let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
+                snapshot.instances[0].metadata.get("life").map(|life| life.to_text().to_string())
+            };
+            assert_eq!(life().await.as_deref(), Some("2"), "{layout}");
+            first.deregister().await;
+            assert_eq!(life().await.as_deref(), Some("2"), "{layout}");
+            second.deregister().await;
+            see(&new, "c", &[]).await;
+        }
+    });
+}
+
+#[test]
+fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        for layout in ["seata", "plain"] {
+            let rest = format!("?ttl=3s&layout={layout}");
+            let (owner, other) = (at(&server, &rest), at(&server, &rest));
+            let wanted = instance("10.0.0.1:80").with_id("one").with_meta("k", "v");
+            let mut registration = owner.register("c", wanted.clone()).expect("valid");
+            registered(&mut registration).await;
+            other.amend("c", &wanted.clone().with_weight(0.0)).await.expect("changed");
+            let view = see(&other, "c", &["10.0.0.1:80"]).await;
+            let snapshot = view.snapshot.expect("a list");
+            assert_eq!((snapshot.instances[0].id.as_str(), snapshot.instances[0].weight), ("one", 0.0), "{layout}");
+            // Longer than it lives without its owner.
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            let (snapshot, _) = other.instances("c").await.expect("an answer").expect("known");
+            assert_eq!(snapshot.instances[0].weight, 0.0, "{layout}: the owner refreshes what is there");
+            assert_eq!(
+                other.amend("c", &instance("10.0.0.7:1")).await.expect_err("unknown").kind(),
+                ErrorKind::Invalid
+            );
+            other.remove("c", &InstanceId::new("one")).await.expect("removed");
+            other.remove("c", &InstanceId::new("one")).await.expect("removed already");
+            // The owner is alive and wants it there.
+            see(&other, "c", &["10.0.0.1:80"]).await;
+            registration.deregister().await;
+            see(&other, "c", &[]).await;
+        }
+    });
+}
+
+#[test]
+fn users_passwords_and_databases_are_used() {
+    let server = require!(Redis::start(&["--requirepass", "sesame"]));
+    let cli = |arguments: &[&str]| server.cli(&[&["-a", "sesame"], arguments].concat());
+    cli(&["ACL", "SETUSER", "seata", "on", ">open-up", "~registry.redis.*", "&registry.redis.*", "+@all"]);
+    cli(&["ACL", "SETUSER", "deaf", "on", ">open-up", "~registry.redis.*", "resetchannels", "+@all"]);
+    block_on(async {
+        let url = |user: &str, rest: &str| format!("redis://{user}@{}{rest}", server.address());
+        let registry = connect(&url("seata:open-up", "/3?ttl=2s"));
+        let mut registration = registry.register("c", instance("10.0.0.1:80").with_meta("k", "v")).expect("valid");
+        registered(&mut registration).await;
+        assert_eq!(cli(&["-n", "3", "EXISTS", "registry.redis.c_10.0.0.1:80"]), "1");
+        assert_eq!(cli(&["DBSIZE"]), "0");
+        see(&connect(&url(":sesame", "/3")), "c", &["10.0.0.1:80"]).await;
+        // Without channels there are no messages; looking does it.
+        let deaf = connect(&url("deaf:open-up", "/3?ttl=2s"));
+        see(&deaf, "c", &["10.0.0.1:80"]).await;
+        registration.deregister().await;
+        see(&deaf, "c", &[]).await;
+        // Nor may it announce anything: others find it by looking, too.
+        let mut silent = deaf.register("c", instance("10.0.0.2:80")).expect("valid");
+        registered(&mut silent).await;
+        see(&registry, "c", &["10.0.0.2:80"]).await;
+        for (user, rest) in [("seata:wrong", ""), (":wrong", ""), ("seata:open-up", "?layout=plain")] {
+            let error = connect(&url(user, rest)).instances("c").await.expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{user}{rest}: {error}");
+            assert!(!format!("{error} {error:?}").contains("wrong@"), "no secret is shown: {error}");
+        }
+        let error = at(&server, "").instances("c").await.expect_err("nobody");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    });
+}
+
+#[test]
+fn tls_is_spoken_and_an_unknown_authority_refused() {
+    let scratch = Scratch::new("redis-tls");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let server = require!(Redis::start_tls(&certificate));
+    let address = server.tls_address().expect("a port for it");
+    block_on(async {
+        let registry = connect(&format!("rediss://{address}?ca={}", certificate.ca.display()));
+        let mut registration = registry.register("c", instance("10.0.0.1:80")).expect("valid");
+        registered(&mut registration).await;
+        see(&registry, "c", &["10.0.0.1:80"]).await;
+        let url: RegistryUrl = format!("rediss://{address}").parse().expect("an address");
+        // A machine that trusts nobody at all says so earlier.
+        if let Ok(stranger) = Registry::connect(&url) {
+            assert_eq!(stranger.instances("c").await.expect_err("no trust").kind(), ErrorKind::Unreachable);
+        }
+    });
+}
+
+/// A service that lost its last instance is still known, and ids without a key are tidied away.
+#[test]
+fn the_plain_layout_tells_empty_from_unknown_and_tidies_up() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let registry = at(&server, "?layout=plain&ttl=2s");
+        let mut registration = registry.register("orders", instance("10.0.0.1:80").with_id("a")).expect("valid");
+        registered(&mut registration).await;
+        assert_eq!(server.cli(&["SMEMBERS", "metaroute:{orders}:index"]), "a");
+        server.cli(&["SADD", "metaroute:{orders}:index", "ghost"]);
+        server.cli(&["SET", "metaroute:{orders}:inst:bad", "{"]);
+        server.cli(&["SADD", "metaroute:{orders}:index", "bad"]);
+        let view = see_if(&registry, "orders", "a bad entry", |view| {
+            view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 1)
+        })
+        .await;
+        assert_eq!(addresses(&view), BTreeSet::from(["10.0.0.1:80".to_owned()]));
+        assert!(wait_until(SOON, || !server.cli(&["SMEMBERS", "metaroute:{orders}:index"]).contains("ghost")));
+        server.cli(&["DEL", "metaroute:{orders}:inst:bad"]);
+        registration.deregister().await;
+        let (snapshot, _) = registry.instances("orders").await.expect("an answer").expect("known");
+        assert!(snapshot.instances.is_empty());
+        assert_eq!(registry.instances("other").await.expect("an answer"), None);
+        assert_eq!(registry.services().await.expect("a list"), [Box::<str>::from("orders")]);
+    });
+}

@@ -13,8 +13,10 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+#[cfg(any(feature = "eureka", feature = "seata"))]
+pub(crate) use hyper::header;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-pub(crate) use hyper::{Method, StatusCode, header};
+pub(crate) use hyper::{Method, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;

@@ -4,7 +4,9 @@
 //! that they do not disturb each other. All cases run before the verdict, which names every case that failed. Cases that
 //! break the server come last.
 //!
-//! With `METAROUTE_MEASURE=FILE` the time from a change to a subscriber is appended to that file, one JSON line per back end.
+//! With `METAROUTE_MEASURE=FILE` nothing is checked but measured: the time from a change to a subscriber, and the processor time of
+//! 100 idle subscriptions. One JSON line per back end is appended to the file; run one back end at a time:
+//! `METAROUTE_MEASURE=out cargo test -p metaroute-registry --release --test it conformance -- --test-threads=1`.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -86,6 +88,10 @@ pub(crate) fn run(subject: Subject) {
     });
     let failed = runtime.block_on(async {
         let mut cases = Cases { bench, failed: Vec::new() };
+        if std::env::var_os("METAROUTE_MEASURE").is_some() {
+            cases.run("measure", measure).await;
+            return cases.failed;
+        }
         cases.run("register_see_update_deregister", register_see_update_deregister).await;
         cases.run("weight_zero_survives", weight_zero_survives).await;
         cases.run("unicode_metadata_survives", unicode_metadata_survives).await;
@@ -483,11 +489,17 @@ async fn services_are_listed(bench: Arc<Bench>) {
 }
 
 async fn propagation(bench: Arc<Bench>) {
+    let rounds = 10;
+    let times = propagation_times(&bench, rounds).await;
+    println!("{} from change to subscriber: median {:?}, worst {:?}", bench.name, times[rounds / 2], times[rounds - 1]);
+}
+
+/// Sorted times from asking for a registration to seeing it through another connection.
+async fn propagation_times(bench: &Bench, rounds: usize) -> Vec<Duration> {
     let (writer, reader) = (bench.connect(), bench.connect());
     let mut seen = reader.subscribe("conf-time");
     let keep = writer.register("conf-time", instance(12, 80)).expect("valid");
     bench.see(&mut seen, "one", fresh_with(1)).await;
-    let rounds = 20;
     let mut times = Vec::new();
     for _ in 0..rounds {
         let started = Instant::now();
@@ -497,21 +509,42 @@ async fn propagation(bench: Arc<Bench>) {
         registration.deregister().await;
         bench.see(&mut seen, "one again", fresh_with(1)).await;
     }
-    times.sort();
-    let (p50, p99) = (times[rounds / 2], times[rounds - 1]);
-    println!("{} from change to subscriber: p50 {p50:?}, worst of {rounds} {p99:?}", bench.name);
-    if let Some(file) = std::env::var_os("METAROUTE_MEASURE") {
-        let line = format!(
-            "{{\"registry\":\"{}\",\"rounds\":{rounds},\"p50_ms\":{:.1},\"worst_ms\":{:.1}}}\n",
-            bench.name,
-            p50.as_secs_f64() * 1e3,
-            p99.as_secs_f64() * 1e3
-        );
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
-        file.write_all(line.as_bytes()).expect("written");
-    }
     keep.deregister().await;
     bench.end([writer, reader]).await;
+    times.sort();
+    times
+}
+
+/// Not a check: numbers for the documentation.
+async fn measure(bench: Arc<Bench>) {
+    let rounds = 100;
+    let times = propagation_times(&bench, rounds).await;
+    let reader = bench.connect();
+    let mut subscriptions: Vec<_> = (0..100).map(|n| reader.subscribe(&format!("conf-idle-{n}"))).collect();
+    for seen in &mut subscriptions {
+        bench.see(seen, "an answer", |view| view.state != State::Unresolved).await;
+    }
+    let (idle, before) = (Duration::from_secs(20), processor_seconds());
+    tokio::time::sleep(idle).await;
+    let used = (processor_seconds() - before) / idle.as_secs_f64();
+    let line = format!(
+        "{{\"registry\":\"{}\",\"rounds\":{rounds},\"p50_ms\":{:.1},\"p99_ms\":{:.1},\"idle_100_percent_of_a_core\":{:.2}}}\n",
+        bench.name,
+        times[rounds / 2].as_secs_f64() * 1e3,
+        times[rounds - 2].as_secs_f64() * 1e3,
+        used * 100.0
+    );
+    let file = std::env::var_os("METAROUTE_MEASURE").expect("it was set");
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
+    file.write_all(line.as_bytes()).expect("written");
+    bench.end([reader]).await;
+}
+
+/// Processor time of this process so far, user and system.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
 
 async fn a_thousand_instances(bench: Arc<Bench>) {

@@ -58,7 +58,7 @@ pub trait Driver: Send + Sync + 'static {
 
     /// The state of a service that is newer than `after`, or the current one for `None`. Waits until there is one.
     ///
-    /// An `Err` says that the watch itself broke: the caller backs off and calls again with the cursor it has.
+    /// An `Err` says that the watch itself broke: the caller backs off and asks for the current state.
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen>;
 
     /// Stops what the driver started. Called once, after the last other call.

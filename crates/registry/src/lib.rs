@@ -33,12 +33,15 @@ mod redis;
 pub mod registry;
 #[cfg(feature = "seata")]
 mod seata;
-#[cfg(feature = "sofa")]
-pub mod sofa;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod seata_layout;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod segment;
+pub mod several;
 #[cfg(any(feature = "etcd", feature = "redis"))]
 mod socket;
+#[cfg(feature = "sofa")]
+pub mod sofa;
 #[cfg(feature = "tls")]
 #[allow(dead_code, reason = "not every back end speaks TLS")]
 mod tls;
@@ -46,13 +49,24 @@ pub mod url;
 #[cfg(feature = "http")]
 #[allow(dead_code, reason = "not every back end needs all of it")]
 mod web;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
 
 pub use document::ConfigError;
 pub use driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Snapshot};
+#[cfg(feature = "etcd")]
+#[doc(hidden)]
+pub use etcd::read_key as read_etcd_key;
 pub use file::{FileDriver, FileOptions};
 pub use fleet::Fleet;
 pub use memory::Memory;
+#[cfg(feature = "nacos")]
+#[doc(hidden)]
+pub use nacos::read_payload as read_nacos_payload;
 pub use registry::{
     ConnectError, Drained, Options, Registration, RegistrationState, Registry, State, Subscription, View,
 };
 pub use url::{RegistryUrl, Scheme};
+#[cfg(feature = "zookeeper")]
+#[doc(hidden)]
+pub use zookeeper::read_node as read_zookeeper_node;

@@ -36,6 +36,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Limits, Seen, SeenState, Snapshot};
+use crate::several::{Combine, Several};
 use crate::url::{RegistryUrl, Scheme};
 
 mod cache;
@@ -150,6 +151,27 @@ impl Registry {
             _ => options.cache_dir.clone().map(|folder| cache::Cache::new(folder, &url.to_string())),
         };
         Ok(Self::over(crate::backend::open(url)?, options, cache))
+    }
+
+    /// The registries at several addresses as one, the primary first; see [`several`](crate::several). Nothing is
+    /// contacted yet. What is kept on disk is the combined list.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), for the first address that is not good; and when there is none.
+    pub fn connect_all(urls: &[RegistryUrl], combine: Combine, options: Options) -> Result<Self, ConnectError> {
+        let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
+        match urls {
+            [] => return Err(ConnectError::Address("no registry is named".into())),
+            [one] => return Self::connect_with(one, options),
+            _ => {}
+        }
+        let mut members = Vec::new();
+        for (url, name) in urls.iter().zip(&names) {
+            let options = Options { cache_dir: None, ..options.clone() };
+            members.push((name.as_str(), Self::connect_with(url, options)?));
+        }
+        let cache = options.cache_dir.clone().map(|folder| cache::Cache::new(folder, &names.join(",")));
+        Ok(Self::over(Arc::new(Several::new(members, combine)), options, cache))
     }
 
     /// What this registry can do.

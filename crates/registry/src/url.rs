@@ -244,6 +244,26 @@ impl RegistryUrl {
         }
     }
 
+    /// Addresses separated by commas. The servers of one registry are, too, so a comma separates registries only where a
+    /// kind of registry and `://` follow: `etcd://a:2379,b:2379,redis://c:6379` are two.
+    ///
+    /// # Errors
+    /// For the first that is no address.
+    pub fn parse_list(text: &str) -> Result<Vec<Self>, UrlError> {
+        let starts = text.match_indices(',').map(|(at, _)| at).filter(|at| {
+            let rest = text[at + 1..].trim_start();
+            rest.split_once("://")
+                .is_some_and(|(word, _)| SCHEMES.iter().any(|(name, _)| name.eq_ignore_ascii_case(word)))
+        });
+        let mut urls = Vec::new();
+        let mut from = 0;
+        for at in starts.chain([text.len()]) {
+            urls.push(text[from..at].parse()?);
+            from = at + 1;
+        }
+        Ok(urls)
+    }
+
     /// Kind of registry.
     pub fn scheme(&self) -> Scheme {
         self.scheme

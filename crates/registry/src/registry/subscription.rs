@@ -82,6 +82,11 @@ impl Subscription {
         self.view.borrow().clone()
     }
 
+    /// Counts the current view as returned.
+    pub(crate) fn mark_seen(&mut self) {
+        self.view.mark_unchanged();
+    }
+
     /// Waits for a view that was not returned yet; the first call returns the first answer of the registry.
     ///
     /// # Errors
@@ -178,6 +183,9 @@ impl Follow {
                     let wait = wait.unwrap_or_else(|_| self.policy.wait_max());
                     let state = if error.kind() == ErrorKind::Unreachable { State::Unreachable } else { State::Stale };
                     self.degrade(state, error).await;
+                    // A list that did not change meanwhile must be confirmed, too: asked with the cursor, a registry
+                    // that is back would say nothing before the next change.
+                    cursor = None;
                     Some(wait)
                 }
             };

@@ -153,3 +153,19 @@ proptest! {
         prop_assert!(!redact(&text).contains(&secret));
     }
 }
+
+#[test]
+fn a_list_of_registries_is_told_from_a_list_of_servers() {
+    let list = |text: &str| -> Vec<String> {
+        RegistryUrl::parse_list(text).unwrap().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(list("etcd://a:1,b:2,redis://c:3"), ["etcd://a:1,b:2", "redis://c:3"]);
+    // A server may have the name of a kind of registry.
+    assert_eq!(list("etcd://a:1,redis:2379"), ["etcd://a:1,redis:2379"]);
+    assert_eq!(
+        list("fleet.yaml, consul://c?tag=a,b,file:///x.yaml"),
+        ["file:fleet.yaml", "consul://c?tag=a,b", "file:/x.yaml"]
+    );
+    assert!(RegistryUrl::parse_list("etcd://a,").is_ok() && RegistryUrl::parse_list("").is_err());
+    assert!(RegistryUrl::parse_list("etcd://a,redis://").is_err());
+}

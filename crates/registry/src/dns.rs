@@ -40,6 +40,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -80,6 +81,8 @@ pub(crate) struct Dns {
     resolver: OnceCell<TokioResolver>,
     /// Times in cursors count from here.
     started: Instant,
+    /// When a look failed last, plus one; 0 for never.
+    failed_ms: AtomicU64,
 }
 
 /// What one question brought.
@@ -94,6 +97,7 @@ enum Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     digest: u64,
+    seen_ms: u64,
     due_ms: u64,
     known: bool,
 }
@@ -102,12 +106,13 @@ impl Place {
     fn of(cursor: &Cursor) -> Option<Self> {
         let mut parts = cursor.as_str().split(' ');
         let digest = u64::from_str_radix(parts.next()?, 16).ok()?;
-        let due_ms = parts.next()?.parse().ok()?;
-        Some(Self { digest, due_ms, known: parts.next()? == "known" })
+        let (seen_ms, due_ms) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { digest, seen_ms, due_ms, known: parts.next()? == "known" })
     }
 
     fn cursor(self) -> Cursor {
-        Cursor::new(format!("{:x} {} {}", self.digest, self.due_ms, if self.known { "known" } else { "unknown" }))
+        let known = if self.known { "known" } else { "unknown" };
+        Cursor::new(format!("{:x} {} {} {known}", self.digest, self.seen_ms, self.due_ms))
     }
 }
 
@@ -163,6 +168,7 @@ impl Dns {
             timeout,
             resolver: OnceCell::new(),
             started: Instant::now(),
+            failed_ms: AtomicU64::new(0),
         })
     }
 
@@ -363,13 +369,20 @@ impl Dns {
 
     async fn follow(&self, service: &str, after: Option<&Cursor>) -> Result<Seen, DriverError> {
         let mut after = after.and_then(Place::of);
+        // Whoever was told of a failure wants to hear that it is over, at once and also where nothing changed meanwhile.
+        let confirm = after.is_some_and(|after| self.failed_ms.load(Ordering::Relaxed) > after.seen_ms);
         loop {
-            if let Some(after) = after {
+            if let Some(after) = after.filter(|_| !confirm) {
                 // Another connection's cursor counts from elsewhere.
                 let due = self.started + Duration::from_millis(after.due_ms);
                 tokio::time::sleep_until(due.min(Instant::now() + self.max_ttl)).await;
             }
-            let Look { mut state, ttl } = self.look(service).await?;
+            let looked = self.look(service).await;
+            let seen_ms = millis(self.started.elapsed());
+            if looked.is_err() {
+                self.failed_ms.fetch_max(seen_ms + 1, Ordering::Relaxed);
+            }
+            let Look { mut state, ttl } = looked?;
             let was_known = after.is_some_and(|after| after.known);
             if was_known && matches!(state, SeenState::UnknownService) {
                 // A name without records does not exist. One that was there is empty.
@@ -377,12 +390,16 @@ impl Dns {
             }
             let wait =
                 ttl.map_or(self.min_ttl, |ttl| Duration::from_secs(ttl.into())).clamp(self.min_ttl, self.max_ttl);
-            let due = self.started.elapsed() + wait;
-            let known = matches!(state, SeenState::Service(_));
-            let place =
-                Place { digest: digest(&state), due_ms: u64::try_from(due.as_millis()).unwrap_or(u64::MAX), known };
+            let place = Place {
+                digest: digest(&state),
+                seen_ms,
+                due_ms: seen_ms.saturating_add(millis(wait)),
+                known: matches!(state, SeenState::Service(_)),
+            };
             match after {
-                Some(before) if before.digest == place.digest && before.known == known => after = Some(place),
+                Some(before) if !confirm && before.digest == place.digest && before.known == place.known => {
+                    after = Some(place);
+                }
                 _ => return Ok(Seen { cursor: place.cursor(), state }),
             }
         }
@@ -402,6 +419,10 @@ impl Dns {
         names.dedup();
         Ok(names)
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An absolute name.

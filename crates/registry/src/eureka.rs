@@ -125,6 +125,8 @@ struct Poller {
 struct Reading {
     /// Counts polls, failed ones too.
     number: u64,
+    /// The last one that failed.
+    failed: u64,
     at: Option<Instant>,
     apps: Arc<Apps>,
     error: Option<DriverError>,
@@ -393,13 +395,14 @@ impl Eureka {
         let reading = match outcome {
             Ok(()) => {
                 poller.failed = None;
-                Reading { number, at: Some(now), apps: Arc::clone(&poller.apps), error: None }
+                let failed = self.readings.borrow().failed;
+                Reading { number, failed, at: Some(now), apps: Arc::clone(&poller.apps), error: None }
             }
             Err(error) => {
                 poller.failed = Some(now);
                 poller.last_full = None;
                 let apps = Arc::clone(&self.readings.borrow().apps);
-                Reading { number, at: None, apps, error: Some(error) }
+                Reading { number, failed: number, at: None, apps, error: Some(error) }
             }
         };
         self.readings.send_replace(reading);
@@ -507,27 +510,29 @@ impl Eureka {
 
     async fn follow(&self, service: &str, after: Option<&Cursor>) -> Result<Seen, DriverError> {
         let mut readings = self.readings.subscribe();
-        let begun = readings.borrow_and_update().number;
-        // A number that was not reached yet is of another connection.
-        let Some(after) = after.and_then(Place::of).filter(|after| after.number <= begun) else {
-            return Ok(seen(&self.recent().await?, service, Told::Unknown));
+        let Reading { number: begun, failed, .. } = *readings.borrow_and_update();
+        let after = match after.and_then(Place::of) {
+            // A number that was not reached yet is of another connection.
+            Some(after) if after.number > begun => None,
+            after => after,
         };
+        let Some(after) = after else { return Ok(seen(&self.recent().await?, service, Told::Unknown)) };
+        // Whoever was told of a failure wants to hear that it is over, also where nothing changed meanwhile.
+        if failed > after.number {
+            return Ok(seen(&self.recent().await?, service, after.told));
+        }
         loop {
             {
                 let reading = readings.borrow_and_update();
-                match &reading.error {
-                    // An old failure was told already.
-                    Some(error) if reading.number > begun => return Err(error.clone()),
-                    Some(_) => {}
-                    None => {
-                        let newer = match reading.apps.of(service) {
-                            Some(app) => app.changed > after.number,
-                            None => after.told == Told::Present,
-                        };
-                        if newer {
-                            return Ok(seen(&reading, service, after.told));
-                        }
-                    }
+                if let Some(error) = &reading.error {
+                    return Err(error.clone());
+                }
+                let newer = match reading.apps.of(service) {
+                    Some(app) => app.changed > after.number,
+                    None => after.told == Told::Present,
+                };
+                if newer {
+                    return Ok(seen(&reading, service, after.told));
                 }
             }
             tokio::select! {

@@ -24,6 +24,8 @@ impl Spring {
         let own = [
             "--spring.cloud.consul.enabled=false",
             &server,
+            // The server, which is on the class path too, brings Jersey; applications without it use Spring's own client.
+            "--eureka.client.jersey.enabled=false",
             "--eureka.instance.hostname=127.0.0.1",
             "--eureka.client.registry-fetch-interval-seconds=1",
             "--eureka.instance.lease-renewal-interval-in-seconds=1",

@@ -37,7 +37,10 @@ fn services_are_labels_below_the_domain() {
 
 #[test]
 fn cursors_come_back() {
-    for place in [Place { digest: 0, due_ms: 7, known: false }, Place { digest: u64::MAX, due_ms: 0, known: true }] {
+    for place in [
+        Place { digest: 0, seen_ms: 3, due_ms: 7, known: false },
+        Place { digest: u64::MAX, seen_ms: 0, due_ms: 0, known: true },
+    ] {
         assert_eq!(Place::of(&place.cursor()), Some(place));
     }
     assert_eq!(Place::of(&Cursor::new("rev9")), None);

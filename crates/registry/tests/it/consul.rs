@@ -7,8 +7,8 @@ use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
 use test_support::consul::{Consul, MANAGEMENT_TOKEN};
-use test_support::require;
 use test_support::spring::Spring;
+use test_support::{Proxy, require};
 
 use crate::conformance::{self, Subject, Traits};
 
@@ -359,6 +359,28 @@ async fn registering_in_another_datacenter_is_refused() {
     for registry in [own, other] {
         registry.shutdown(SEEN).await;
     }
+}
+
+#[tokio::test]
+async fn a_mended_network_is_told_although_nothing_changed() {
+    let consul = require!(Consul::start());
+    Agent::of(&consul).put("/v1/agent/service/register", json!({ "Name": "web", "Port": 80 })).await;
+    let proxy = Proxy::start(([127, 0, 0, 1], consul.port()).into());
+    let registry = Agent(proxy.address().port()).registry("");
+    let (mut seen, mut unknown) = (registry.subscribe("web"), registry.subscribe("nobody"));
+    for _ in 0..2 {
+        for (seen, good) in [(&mut seen, State::Fresh), (&mut unknown, State::UnknownService)] {
+            let good = seen.wait_for(|view| view.state == good);
+            tokio::time::timeout(SEEN, good).await.expect("in time").expect("open");
+        }
+        proxy.cut();
+        for seen in [&mut seen, &mut unknown] {
+            let lost = seen.wait_for(|view| view.state == State::Unreachable);
+            tokio::time::timeout(SEEN, lost).await.expect("in time").expect("open");
+        }
+        proxy.heal();
+    }
+    registry.shutdown(SEEN).await;
 }
 
 fn json_of(text: &str) -> Value {

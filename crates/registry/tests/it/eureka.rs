@@ -8,7 +8,7 @@ use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View}
 use serde_json::{Value, json};
 use test_support::eureka::Eureka;
 use test_support::spring::Spring;
-use test_support::{Port, require};
+use test_support::{Port, Proxy, require};
 
 use crate::conformance::{self, Subject, Traits};
 
@@ -116,6 +116,7 @@ async fn what_the_server_keeps() {
     seata_layout(&server).await;
     a_service_that_went_is_empty_and_one_that_never_was_unknown(&server).await;
     a_dead_server_among_two_is_passed_over(&server).await;
+    a_mended_network_is_told_although_nothing_changed(&server).await;
 }
 
 async fn an_instance_is_registered_as_everybody_does(server: &Server) {
@@ -304,6 +305,27 @@ async fn a_dead_server_among_two_is_passed_over(server: &Server) {
     registration.registered().await.expect("taken");
     see(&registry, "two", "one", |view| only(view).is_some()).await;
     assert!(registry.services().await.expect("a list").contains(&"two".into()));
+    registry.shutdown(SEEN).await;
+}
+
+async fn a_mended_network_is_told_although_nothing_changed(server: &Server) {
+    let proxy = Proxy::start(([127, 0, 0, 1], server.0).into());
+    let body = theirs("i-1", |instance| instance["app"] = json!("MENDED"));
+    assert_eq!(server.call(reqwest::Method::POST, "/apps/MENDED", body).await.0, 204);
+    let registry = connect(&format!("eureka://{}?poll=200ms", proxy.address()));
+    let (mut seen, mut unknown) = (registry.subscribe("mended"), registry.subscribe("nobody"));
+    for _ in 0..2 {
+        for (seen, good) in [(&mut seen, State::Fresh), (&mut unknown, State::UnknownService)] {
+            let good = seen.wait_for(|view| view.state == good);
+            tokio::time::timeout(SEEN, good).await.expect("in time").expect("open");
+        }
+        proxy.cut();
+        for seen in [&mut seen, &mut unknown] {
+            let lost = seen.wait_for(|view| view.state == State::Unreachable);
+            tokio::time::timeout(SEEN, lost).await.expect("in time").expect("open");
+        }
+        proxy.heal();
+    }
     registry.shutdown(SEEN).await;
 }
 

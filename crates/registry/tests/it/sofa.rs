@@ -117,10 +117,12 @@ fn their_client_and_we_see_each_other(server: &Sofa, runtime: &tokio::runtime::R
 
 async fn scopes_groups_and_services(server: &Sofa) {
     let at = |rest: &str| connect(&format!("sofa://{}?{rest}", server.http()));
-    let (here, other_zone) = (at("group=G1"), at("group=G1&zone=ZONEB"));
+    let (here, nowhere) = (at("group=G1"), at("group=G1&zone=ZONEB"));
+    let other_zone = connect(&format!("sofa://{}?direct=true&group=G1&zone=ZONEB", server.bolt()));
     let (zone_only, other_group) = (at("group=G1&scope=zone"), at("group=G2"));
     let near = register(&here, "scoped", instance("10.1.0.1:80")).await;
-    // Looking servers up by another zone finds them, too: there is one zone of servers.
+    let error = nowhere.instances("scoped").await.expect_err("no session server is in that zone");
+    assert!(error.to_string().contains("ZONEB"), "{error}");
     let far = register(&other_zone, "scoped", instance("10.1.0.2:80")).await;
     see(&mut here.subscribe("scoped"), "both, of all zones", lists(&["10.1.0.1:80", "10.1.0.2:80"])).await;
     see(&mut zone_only.subscribe("scoped"), "the near one", lists(&["10.1.0.1:80"])).await;
@@ -130,7 +132,7 @@ async fn scopes_groups_and_services(server: &Sofa) {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     other_group.remove("scoped", &"10.1.0.1:80".into()).await.expect("nothing to do");
     drop((near, far));
-    for registry in [here, other_zone, zone_only, other_group] {
+    for registry in [here, nowhere, other_zone, zone_only, other_group] {
         registry.shutdown(SOON).await;
     }
 }

@@ -124,6 +124,51 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Appends what `serde_json` would write. The block is most of a small answer, and field by field through a
+    /// serialiser it took longer than reading the row.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        fn put<T: Serialize>(out: &mut Vec<u8>, before: &str, value: T) {
+            out.extend_from_slice(before.as_bytes());
+            serde_json::to_writer(out, &value).expect("plain data into memory always serialises");
+        }
+        let Meta { path, complete, topology_epoch, shards, missing, slots, examined, row_reads, returned, .. } = self;
+        let Meta { bytes, took_us, hedged, cost, watermark, .. } = self;
+        put(out, "{\"path\":", path);
+        put(out, ",\"complete\":", complete);
+        put(out, ",\"topology_epoch\":", topology_epoch);
+        let ShardCounts { total, ok, failed, timed_out, not_ready, stale, moved_retried } = shards;
+        put(out, ",\"shards\":{\"total\":", total);
+        put(out, ",\"ok\":", ok);
+        put(out, ",\"failed\":", failed);
+        put(out, ",\"timed_out\":", timed_out);
+        put(out, ",\"not_ready\":", not_ready);
+        put(out, ",\"stale\":", stale);
+        put(out, ",\"moved_retried\":", moved_retried);
+        put(out, "},\"missing\":", missing);
+        let SlotCounts { wanted, answered } = slots;
+        put(out, ",\"slots\":{\"wanted\":", wanted);
+        put(out, ",\"answered\":", answered);
+        put(out, "},\"examined\":", examined);
+        put(out, ",\"row_reads\":", row_reads);
+        put(out, ",\"returned\":", returned);
+        put(out, ",\"bytes\":", bytes);
+        put(out, ",\"took_us\":", took_us);
+        put(out, ",\"hedged\":", hedged);
+        put(out, ",\"cost\":", cost);
+        put(out, ",\"watermark\":", watermark);
+        out.push(b'}');
+    }
+
+    /// The block of a request that ended before anything was asked: everything is 0, and the path is `null` because it
+    /// may not have been read yet.
+    pub fn of_nothing(topology_epoch: u64) -> serde_json::Value {
+        let mut meta = serde_json::to_value(Ledger::new(Path::A, topology_epoch).meta(std::time::Duration::ZERO))
+            .expect("plain data serialises");
+        meta["path"] = serde_json::Value::Null;
+        meta["complete"] = false.into();
+        meta
+    }
+
     /// How many wanted slots have no answer.
     pub fn missing_slots(&self) -> u32 {
         self.missing.iter().map(|missing| missing.slots.len()).sum()
@@ -298,5 +343,42 @@ impl Ledger {
             cost: cost(self.sub_requests, self.examined, self.bytes),
             watermark: self.watermark.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_not_complete() {
+        let meta = Meta::of_nothing(7);
+        assert_eq!((&meta["path"], &meta["complete"]), (&serde_json::Value::Null, &false.into()));
+        assert_eq!((&meta["topology_epoch"], &meta["shards"]["total"]), (&7.into(), &0.into()));
+    }
+
+    #[test]
+    fn the_block_is_written_as_the_serialiser_would() {
+        let mut ledger = Ledger::new(Path::B, 7);
+        let shard = |name: &str| ShardId::new("g\"0", name);
+        ledger.want(4_096);
+        ledger.answered(&shard("s0"), 2_048);
+        let check = |ledger: &Ledger, complete: bool| {
+            let meta = ledger.meta(std::time::Duration::from_micros(1_234));
+            assert_eq!(meta.complete, complete);
+            let mut out = Vec::new();
+            meta.write_json(&mut out);
+            let expected = serde_json::to_string(&meta).expect("plain data");
+            assert_eq!(String::from_utf8(out).expect("UTF-8"), expected);
+        };
+        ledger.answered(&shard("s1"), 2_048);
+        (ledger.examined, ledger.row_reads, ledger.returned, ledger.bytes) = (202, 3, 100, 20_480);
+        (ledger.sub_requests, ledger.moved_retried, ledger.hedged) = (5, 1, 2);
+        check(&ledger, true);
+        ledger.freshness(&shard("s0"), &[("lane".to_owned(), "gtid:1-2".to_owned())], Some(17));
+        let some = (7..4_000).step_by(9).collect();
+        ledger.broke_off(&shard("s1"), some, MissingReason::TimedOut, "no \"answer\"\nin time".to_owned());
+        ledger.gap("g1", (0..5).collect(), "nobody".to_owned());
+        check(&ledger, false);
     }
 }

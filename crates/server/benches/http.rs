@@ -7,7 +7,7 @@
 //! `cargo bench -p metaroute-server --bench http -- [ROWS] [SECONDS]`
 //!
 //! With `calls`, the API is called without sockets from one thread, SECONDS thousand times: what remains is our own work,
-//! to be looked at with a profiler (`valgrind --tool=callgrind --toggle-collect='*answer_calls*'`).
+//! to be looked at with a profiler; `A` or `B` leaves the other path out.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 
@@ -20,6 +20,10 @@ use metaroute_server::{LocalOptions, ServiceOptions, WantedShape, api, serve_htt
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+/// What the binary uses.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Rows of one tenant; a page of B has 100 of them.
 const ROWS_PER_TENANT: u64 = 1_000;
@@ -54,7 +58,11 @@ async fn calls(rows: u64, calls: u64) {
     standalone.local().opened().await.expect("all shards open");
     load_rows(&standalone, rows).await;
     let api = api::standalone(standalone.service().clone(), None);
+    let only = std::env::args().find(|arg| ["A", "B"].contains(&arg.as_str()));
     for (name, path, limit, calls) in [("A", "query", None, calls), ("B", "query", Some(100), calls / 20)] {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
         let before = cpu();
         answer_calls(&api, path, rows, limit, calls).await;
         let took = cpu() - before;

@@ -27,7 +27,7 @@ use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::middleware;
 use axum::routing::{MethodFilter, get};
 use bytes::BytesMut;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use metaroute_cluster::Meta;
 use metaroute_cluster::router::Call;
 use metaroute_cluster::scatter::Rights;
@@ -169,7 +169,11 @@ async fn body(body: Body) -> Result<Bytes, Problem> {
         Ok(if whole.is_empty() { first } else { whole.freeze() })
     };
     let late = || Problem::bad_request(format!("the body did not arrive within {} s", BODY_WITHIN.as_secs()));
-    tokio::time::timeout(BODY_WITHIN, read).await.unwrap_or_else(|_| Err(late()))
+    let mut read = std::pin::pin!(read);
+    match read.as_mut().now_or_never() {
+        Some(read) => read,
+        None => tokio::time::timeout(BODY_WITHIN, read).await.unwrap_or_else(|_| Err(late())),
+    }
 }
 
 impl Service {

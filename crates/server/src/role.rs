@@ -22,7 +22,7 @@ use metaroute_cluster::topology::{FileStore, Watcher};
 use metaroute_cluster::versions::HybridClock;
 use metaroute_cluster::{Router, wire};
 use metaroute_core::Address;
-use metaroute_registry::{ConfigError, Registry};
+use metaroute_registry::{ConfigError, Registration, Registry};
 use metaroute_store::{OpenOptions, PoolSize};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -116,10 +116,16 @@ pub struct ShardRole {
     address: SocketAddr,
     http: Option<SocketAddr>,
     registry: Option<Registry>,
+    /// Leaves the registry when it is told to stop, and ends then.
+    registered: Option<JoinHandle<()>>,
+    leave: watch::Sender<bool>,
     drain: Duration,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
+
+/// How long leaving a registry may take; an entry that stays is found out by the first who asks.
+const LEAVE_WITHIN: Duration = Duration::from_secs(3);
 
 impl ShardRole {
     /// Binds, then opens the store in the background; routers hear `LOADING` until it is open.
@@ -155,12 +161,14 @@ impl ShardRole {
                 Some(bound)
             }
         };
+        let (leave, leaving) = watch::channel(false);
+        let mut registered = None;
         if let Some(registry) = &registry {
             let advertised = config.advertise.clone().unwrap_or_else(|| address.to_string());
             let advertised: Address =
                 advertised.parse().map_err(|error| RoleError::Registry(format!("{advertised}: {error}")))?;
-            let keeping = keep_registered(registry.clone(), advertised, host.clone(), config.zone.clone());
-            tasks.push(tokio::spawn(keeping));
+            let keeping = keep_registered(registry.clone(), advertised, host.clone(), config.zone.clone(), leaving);
+            registered = Some(tokio::spawn(keeping));
         }
         let options = OpenOptions {
             durability: config.durability,
@@ -175,7 +183,7 @@ impl ShardRole {
                 tracing::error!(error = with_causes(&error), "the shard did not start");
             }
         }));
-        Ok(ShardRole { host, address, http, registry, drain: config.drain, stop, tasks })
+        Ok(ShardRole { host, address, http, registry, registered, leave, drain: config.drain, stop, tasks })
     }
 
     /// Where routers reach it.
@@ -193,9 +201,16 @@ impl ShardRole {
         &self.host
     }
 
-    /// Leaves the registry, finishes what has begun, flushes and closes the store.
+    /// Leaves the registry, finishes what has begun, flushes and closes the store. While it leaves it answers: routers
+    /// hear of it later than it does.
     pub async fn shutdown(self) {
         let deadline = Instant::now() + self.drain;
+        self.leave.send_replace(true);
+        if let Some(registered) = self.registered
+            && tokio::time::timeout(LEAVE_WITHIN + Duration::from_secs(1), registered).await.is_err()
+        {
+            tracing::warn!("the registry may still list this shard");
+        }
         if let Some(registry) = &self.registry {
             registry.shutdown(Duration::from_secs(2)).await;
         }
@@ -224,22 +239,42 @@ async fn serve_grpc(listener: TcpListener, host: ShardHost, mut stop: watch::Rec
     }
 }
 
-/// Keeps the copy registered under the state it is in.
-async fn keep_registered(registry: Registry, address: Address, host: ShardHost, zone: Option<String>) {
+/// Keeps the copy registered while it is ready, and only then: an entry that cannot answer costs every router a question.
+async fn keep_registered(
+    registry: Registry,
+    address: Address,
+    host: ShardHost,
+    zone: Option<String>,
+    mut leave: watch::Receiver<bool>,
+) {
     let mut condition = host.watch();
-    let mut registration = None;
+    let mut registration: Option<Registration> = None;
     loop {
         let state = condition.borrow_and_update().state;
-        let instance = replicas::instance(address.clone(), host.id(), state, zone.as_deref());
-        // Replaced as a whole: the same id under new metadata.
-        match registry.register(replicas::SERVICE, instance) {
-            Ok(new) => registration = Some(new),
-            Err(error) => tracing::error!(%error, "the shard is not registered"),
+        match (state.is_ready(), registration.take()) {
+            (true, None) => {
+                let instance = replicas::instance(address.clone(), host.id(), state, zone.as_deref());
+                match registry.register(replicas::SERVICE, instance) {
+                    Ok(new) => registration = Some(new),
+                    Err(error) => tracing::error!(%error, "the shard is not registered"),
+                }
+            }
+            (false, Some(old)) => old.deregister().await,
+            (_, kept) => registration = kept,
         }
-        if condition.changed().await.is_err() {
-            drop(registration);
-            return;
+        tokio::select! {
+            changed = condition.changed() => {
+                if changed.is_ok() {
+                    continue;
+                }
+            }
+            // An error means that nobody can say so any more.
+            _ = leave.wait_for(|leave| *leave) => {}
         }
+        if let Some(registration) = registration {
+            registration.drain(LEAVE_WITHIN).await;
+        }
+        return;
     }
 }
 

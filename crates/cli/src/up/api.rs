@@ -167,7 +167,7 @@ async fn instances(State(hub): State<Arc<Hub>>, Path(service): Path<String>) -> 
 
 /// Picks instances as a client would.
 #[utoipa::path(
-    post, path = "/v1/services/{service}/pick", params(("service" = String, Path)), request_body = Decision,
+    post, path = "/v1/services/{service}/pick", params(("service" = String, Path)), request_body = Option<Decision>,
     responses(
         (status = 200, description = "Picks, or an empty list with the reason", body = PicksView),
         (status = 400, body = Problem, content_type = "application/problem+json"),
@@ -203,7 +203,7 @@ async fn pick(
 
 /// Says for every instance what kept or dropped it, and its exact probability.
 #[utoipa::path(
-    post, path = "/v1/services/{service}/explain", params(("service" = String, Path)), request_body = Decision,
+    post, path = "/v1/services/{service}/explain", params(("service" = String, Path)), request_body = Option<Decision>,
     responses(
         (status = 200, body = ExplanationView),
         (status = 400, body = Problem, content_type = "application/problem+json"),

@@ -2,11 +2,13 @@
 //!
 //! With a hundred shards a query meets the slowest percent of every one of them: 1 % slow shards make 63 % slow queries.
 //! Asking a second copy once the first takes longer than nearly all answers do removes that tail for a few percent of
-//! extra requests (Dean and Barroso, *The Tail at Scale*, 2013). "Nearly all" is measured here, per shard.
+//! extra requests (Dean and Barroso, *The Tail at Scale*, 2013). "Nearly all" is measured here, per copy.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use metaroute_core::InstanceId;
 
 use crate::protocol::ShardId;
 
@@ -71,30 +73,44 @@ impl Digest {
     }
 }
 
-/// Latencies by shard.
+/// Most copies of one shard that are remembered; one that came later takes the place of the one least asked.
+const COPIES_MAX: usize = 16;
+
+/// Latencies by shard and copy.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
-    shards: Mutex<HashMap<ShardId, Arc<Mutex<Digest>>>>,
+    shards: Mutex<HashMap<ShardId, Vec<(InstanceId, Digest)>>>,
 }
 
 impl Latencies {
-    fn digest(&self, shard: &ShardId) -> Arc<Mutex<Digest>> {
-        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        match shards.get(shard) {
-            Some(digest) => Arc::clone(digest),
-            None => Arc::clone(shards.entry(shard.clone()).or_default()),
-        }
-    }
-
     /// Notes how long the first rows of an answer took.
-    pub(super) fn record(&self, shard: &ShardId, latency: Duration) {
-        self.digest(shard).lock().unwrap_or_else(PoisonError::into_inner).record(latency);
+    pub(super) fn record(&self, shard: &ShardId, copy: &InstanceId, latency: Duration) {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = match shards.get_mut(shard) {
+            Some(copies) => copies,
+            None => shards.entry(shard.clone()).or_default(),
+        };
+        let at = match copies.iter().position(|(known, _)| known == copy) {
+            Some(at) => at,
+            None => {
+                if copies.len() >= COPIES_MAX
+                    && let Some((idle, _)) = copies.iter().enumerate().min_by_key(|(_, (_, digest))| digest.total)
+                {
+                    copies.swap_remove(idle);
+                }
+                copies.push((copy.clone(), Digest::default()));
+                copies.len() - 1
+            }
+        };
+        copies[at].1.record(latency);
     }
 
-    /// How long to wait before a second copy is asked.
+    /// How long to wait before a second copy is asked: as long as the best of the shard's copies takes for nearly all of
+    /// its answers. A percentile over all of them would follow the sick one that hedging is there for.
     pub(super) fn hedge_after(&self, shard: &ShardId, most: Duration) -> Duration {
-        let p98 = self.digest(shard).lock().unwrap_or_else(PoisonError::into_inner).p98();
-        p98.map_or(most, |p98| p98.min(most)).max(DELAY_MIN)
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        let best = shards.get(shard).and_then(|copies| copies.iter().filter_map(|(_, digest)| digest.p98()).min());
+        best.map_or(most, |p98| p98.min(most)).max(DELAY_MIN)
     }
 }
 
@@ -108,15 +124,24 @@ mod tests {
     fn the_delay_is_the_98th_percentile_but_bounded() {
         let latencies = Latencies::default();
         let shard = ShardId::new("g0", "s0");
+        let (copy, sick) = (InstanceId::new("a"), InstanceId::new("b"));
         assert_eq!(latencies.hedge_after(&shard, MOST), MOST, "nothing is known yet");
         for n in 0..500 {
             let slow = n % 100 == 0;
-            latencies.record(&shard, Duration::from_millis(if slow { 100 } else { 2 }));
+            latencies.record(&shard, &copy, Duration::from_millis(if slow { 100 } else { 2 }));
         }
         let delay = latencies.hedge_after(&shard, MOST);
         assert!(delay >= Duration::from_millis(2) && delay <= Duration::from_micros(2_500), "{delay:?}");
+        for _ in 0..500 {
+            latencies.record(&shard, &sick, Duration::from_secs(1));
+        }
+        assert_eq!(latencies.hedge_after(&shard, MOST), delay, "another copy that is slow changes nothing");
+        for n in 0..2 * COPIES_MAX {
+            latencies.record(&shard, &InstanceId::new(format!("other-{n}")), Duration::from_secs(1));
+        }
+        assert_eq!(latencies.hedge_after(&shard, MOST), delay, "copies that come and go take no room");
         for _ in 0..2_000 {
-            latencies.record(&shard, Duration::from_secs(1));
+            latencies.record(&shard, &copy, Duration::from_secs(1));
         }
         assert_eq!(latencies.hedge_after(&shard, MOST), MOST, "a sick host does not drag the delay along");
     }

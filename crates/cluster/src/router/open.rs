@@ -6,6 +6,7 @@ use std::time::Instant;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use metaroute_core::{InstanceId, Outcome, OwnedPick};
+use tracing::Instrument;
 
 use super::{Inner, now};
 use crate::protocol::{
@@ -166,17 +167,21 @@ impl Inner {
         };
         self.hedges.deposit();
         self.retries.deposit();
-        let mut running = FuturesUnordered::new();
         let mut ask = |pick: OwnedPick, tried: &mut Vec<InstanceId>| {
             tried.push(pick.instance().id.clone());
             *requests += 1;
             let started = now();
             let stream = self.client.read(pick.instance(), self.request(template, sub), deadline);
-            first_payload(stream).map(move |result| (pick, started, result))
+            let span = tracing::debug_span!("sub_request", shard = %sub.shard, request_id = &*template.request_id);
+            Box::pin(async move { (pick, started, first_payload(stream).await) }.instrument(span))
         };
-        running.push(ask(pick, &mut tried));
-        // A copy in this process often answers at once; then no timer is needed.
-        let mut at_once = running.next().now_or_never().flatten();
+        let mut first = ask(pick, &mut tried);
+        // A copy in this process often answers at once; then there is nothing to wait for.
+        let mut at_once = first.as_mut().now_or_never();
+        let mut running = FuturesUnordered::new();
+        if at_once.is_none() {
+            running.push(first);
+        }
         let mut may_hedge = template.hedge && self.options.hedge.enabled && at_once.is_none();
         let hedge_at = match may_hedge {
             true => now() + self.latencies.hedge_after(&sub.shard, self.options.hedge.after_max),
@@ -205,7 +210,7 @@ impl Inner {
             let (pick, started, result) = answer;
             let failed = match result {
                 Ok((head, first, stream)) if !head.answered.is_empty() || !head.moved.is_empty() => {
-                    self.latencies.record(&sub.shard, started.elapsed());
+                    self.latencies.record(&sub.shard, &pick.instance().id, started.elapsed());
                     return Opened::Answering(Box::new(Answering { head, first, stream, pick, started }));
                 }
                 Ok((head, ..)) => {

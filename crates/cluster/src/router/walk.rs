@@ -137,7 +137,10 @@ impl Walk {
             let left = self.deadline.saturating_duration_since(now());
             let until = self.deadline - (left / MARGIN_SHARE).min(MARGIN_MAX);
             let (inner, template, deadline) = (&self.inner, &self.template, self.deadline);
-            let openings = join_all(subs.iter().map(|sub| inner.open(template, sub, until, deadline))).await;
+            let openings = match &*subs {
+                [sub] => vec![inner.open(template, sub, until, deadline).await],
+                subs => join_all(subs.iter().map(|sub| inner.open(template, sub, until, deadline))).await,
+            };
             let mut moved = Vec::new();
             for (sub, opening) in subs.into_iter().zip(openings) {
                 self.ledger.sub_requests += u64::from(opening.requests);
@@ -281,13 +284,17 @@ impl Walk {
         let source = &mut self.sources[number];
         let event = match source.first.take() {
             Some(event) => Some(Ok(event)),
-            None => match tokio::time::timeout_at(self.deadline.into(), source.stream.next()).await {
-                Ok(event) => event,
-                Err(_) => {
-                    let detail = "the answer did not finish in time".to_owned();
-                    self.break_off(number, MissingReason::TimedOut, detail);
-                    return Ok(());
-                }
+            // What is there already needs no timer.
+            None => match source.stream.next().now_or_never() {
+                Some(event) => event,
+                None => match tokio::time::timeout_at(self.deadline.into(), source.stream.next()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        let detail = "the answer did not finish in time".to_owned();
+                        self.break_off(number, MissingReason::TimedOut, detail);
+                        return Ok(());
+                    }
+                },
             },
         };
         match event {

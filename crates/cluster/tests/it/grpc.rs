@@ -30,6 +30,41 @@ async fn remote(groups: u32, shards: u32) -> Sim {
     sim
 }
 
+/// Case 31: however many queries run at once, a router has one connection to a copy, which carries all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_31_a_thousand_queries_share_a_connection_per_shard() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio_stream::StreamExt;
+    let sim = Sim::of(Shape { client: Some(Arc::new(GrpcShards::new())), ..Shape::of(1, 12) });
+    let accepted: Arc<AtomicUsize> = Arc::default();
+    let mut list = Vec::new();
+    for ((id, _), (_, fake)) in &sim.copies {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let accepted = Arc::clone(&accepted);
+        let incoming = tonic::transport::server::TcpIncoming::from(listener).map(move |stream| {
+            accepted.fetch_add(1, Ordering::SeqCst);
+            stream
+        });
+        let service = ShardService::server(Arc::new(Handle(Arc::clone(fake))));
+        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+        list.push(instance(Address::new("127.0.0.1", port).expect("legal"), id, ShardState::Ready, None));
+    }
+    sim.replicas.apply(Update::Snapshot(list));
+    sim.write(spread(240, 9)).await;
+    let query = Arc::new(sim.query(of_user(9)));
+    let asking: Vec<_> = (0..1_000)
+        .map(|_| {
+            let (router, query) = (sim.router.clone(), Arc::clone(&query));
+            tokio::spawn(async move { router.query(&query, &call()).await })
+        })
+        .collect();
+    for answer in asking {
+        assert_eq!(answer.await.expect("no panic").expect("answered").rows.len(), 100);
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 12, "one each");
+}
+
 #[tokio::test]
 async fn reads_and_writes_cross_the_wire() {
     let sim = remote(2, 3).await;

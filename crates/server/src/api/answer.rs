@@ -74,7 +74,7 @@ pub(super) fn page(writer: &RowWriter, rows: &[Row], next: Option<&str>, meta: &
     out.extend_from_slice(b"],\"next\":");
     json_text(&mut out, &next);
     out.extend_from_slice(b",\"meta\":");
-    json_text(&mut out, meta);
+    meta.write_json(&mut out);
     out.push(b'}');
     out
 }
@@ -85,7 +85,7 @@ pub(super) fn row(writer: &RowWriter, row: &Row, meta: &Meta) -> Vec<u8> {
     out.extend_from_slice(b"{\"row\":");
     writer.write(&mut out, row);
     out.extend_from_slice(b",\"meta\":");
-    json_text(&mut out, meta);
+    meta.write_json(&mut out);
     out.push(b'}');
     out
 }

@@ -292,7 +292,7 @@ where
                 tracing::warn!(code = problem.code, detail = problem.detail, "request failed");
             }
             completion.code = problem.code;
-            problem.response()
+            problem.covering(|| service.watcher.topology().map_or(0, |topology| topology.epoch())).response()
         }
     };
     completion.status = Some(response.status().as_u16());

@@ -5,7 +5,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use metaroute_cluster::{Code, Failure};
+use metaroute_cluster::{Code, Failure, Meta};
 use serde_json::{Map, Value, json};
 
 /// A refused or failed request.
@@ -104,6 +104,16 @@ impl Problem {
     pub(crate) fn with(mut self, name: &str, value: Value) -> Problem {
         self.more.insert(name.to_owned(), value);
         self
+    }
+
+    /// The same with what it covers, where that has to be said: no 503 or 504 about rows is without `meta`.
+    #[must_use]
+    pub(crate) fn covering(self, topology_epoch: impl FnOnce() -> u64) -> Problem {
+        let partial = matches!(self.status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT);
+        if !partial || self.more.contains_key("meta") {
+            return self;
+        }
+        self.with("meta", Meta::of_nothing(topology_epoch()))
     }
 
     /// The document.

@@ -75,7 +75,7 @@ pub(super) async fn count(asked: Asked) -> Answered {
         }
     }
     out.extend_from_slice(b",\"meta\":");
-    json_text(&mut out, &count.meta);
+    count.meta.write_json(&mut out);
     out.push(b'}');
     Ok((covered(out, &count.meta), Done::of(&count.meta)))
 }
@@ -161,7 +161,7 @@ impl Exporting {
                 Ok(meta) => {
                     self.service.metrics.covered(&meta);
                     out.extend_from_slice(b"{\"meta\":");
-                    json_text(&mut out, &meta);
+                    meta.write_json(&mut out);
                     out.extend_from_slice(b"}\n");
                     self.done = true;
                     return Some((Ok(out.into()), self));

@@ -30,8 +30,8 @@ pub(super) fn write(out: &mut Vec<u8>, value: &Value, ty: ColumnType, ints: Ints
         Value::Decimal(v) => integer(out, ints, |out| out.extend_from_slice(v.as_bytes())),
         Value::F64(v) => json_text(out, v),
         Value::Bool(v) => out.extend_from_slice(if *v { b"true" } else { b"false" }),
-        Value::String(v) => json_text(out, v),
-        Value::Bytes(v) => json_text(out, &STANDARD.encode(v)),
+        Value::String(v) => string(out, v),
+        Value::Bytes(v) => string(out, &STANDARD.encode(v)),
         Value::Json(v) => out.extend_from_slice(v.as_bytes()),
         Value::Timestamp(_) | Value::Datetime(_) | Value::Date(_) => {
             // Digits, separators and letters only: nothing to escape.
@@ -89,21 +89,38 @@ fn time(out: &mut Vec<u8>, micros: i64, digits: u8) {
     let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (seconds, micros) = (rest / SECOND as u64, rest % SECOND as u64);
-    let mut put = |number: u64, width: u32, behind: &[u8]| {
-        out.extend((0..width).rev().map(|at| b'0' + (number / 10_u64.pow(at) % 10) as u8));
-        out.extend_from_slice(behind);
+    let mut text = *b"0000-00-00T00:00:00.000000";
+    let mut put = |at: usize, number: u64| {
+        text[at] = b'0' + (number / 10) as u8;
+        text[at + 1] = b'0' + (number % 10) as u8;
     };
-    put(year, 4, b"-");
-    put(month, 2, b"-");
-    put(day, 2, b"T");
-    put(seconds / 3_600, 2, b":");
-    put(seconds / 60 % 60, 2, b":");
-    put(seconds % 60, 2, b"");
-    let digits = u32::from(digits.min(6));
-    if digits > 0 {
-        put(0, 0, b".");
-        put(micros / 10_u64.pow(6 - digits), digits, b"");
+    put(0, year / 100);
+    put(2, year % 100);
+    put(5, month);
+    put(8, day);
+    put(11, seconds / 3_600);
+    put(14, seconds / 60 % 60);
+    put(17, seconds % 60);
+    put(20, micros / 10_000);
+    put(22, micros / 100 % 100);
+    put(24, micros % 100);
+    let end = match digits {
+        0 => 19,
+        digits => 20 + usize::from(digits.min(6)),
+    };
+    out.extend_from_slice(&text[..end]);
+}
+
+/// Appends a text in quotes.
+fn string(out: &mut Vec<u8>, text: &str) {
+    // Hardly a path has anything to escape, and then it is copied.
+    let plain = text.bytes().fold(true, |plain, byte| plain & (byte >= 0x20) & (byte != b'"') & (byte != b'\\'));
+    if !plain {
+        return json_text(out, text);
     }
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
 }
 
 /// Appends a value of a kind that always serialises.

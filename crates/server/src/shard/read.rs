@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::stream;
+use futures_util::{FutureExt, StreamExt};
 use metaroute_cluster::SlotSet;
 use metaroute_cluster::placement::{SlotFunction, Span};
 use metaroute_cluster::protocol::{
@@ -129,7 +129,11 @@ async fn advance(state: Option<State>) -> Option<(Events, Option<State>)> {
     let late = || ShardError::new(ShardErrorKind::DeadlineExceeded, "the answer was not ready in time");
     let next = {
         let mut abandoned = Abandoned(Some(&inner));
-        let next = tokio::time::timeout_at(deadline.into(), next).await.unwrap_or_else(|_| Err(late()));
+        let mut next = std::pin::pin!(next);
+        let next = match next.as_mut().now_or_never() {
+            Some(next) => next,
+            None => tokio::time::timeout_at(deadline.into(), next).await.unwrap_or_else(|_| Err(late())),
+        };
         abandoned.0 = None;
         next
     };
@@ -232,7 +236,7 @@ async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> A
         ReadOp::List { tenant, .. } => Some(*tenant),
         ReadOp::Scan { .. } => None,
     };
-    let everything = inner.ever_owned.load().difference(&split.owned).is_empty();
+    let everything = split.owned.contains_all(&inner.ever_owned.load());
     let owned = if everything { None } else { owned_ids(inner, &topology, &request.store, tenant, &split.owned) };
     let counted = everything && filter.is_none();
     let left = deadline.saturating_duration_since(Instant::now()).mul_f64(TIME_SHARE);

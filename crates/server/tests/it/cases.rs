@@ -218,6 +218,76 @@ async fn case_32_a_client_that_left_costs_nothing_more() {
     serving.await.expect("it ends");
 }
 
+/// Whatever ends with 503 or 504 says what it covers, also when it never came to asking.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_503_and_504_says_what_it_covers() {
+    let service = ServiceOptions { requests: 1, ..ServiceOptions::default() };
+    let cluster = Cluster::new(Plan { service, ..Plan::of(1, 2) }).await;
+    let covers = |problem: serde_json::Value| {
+        let meta = &problem["meta"];
+        assert_eq!(meta["complete"], false, "{problem}");
+        for number in ["total", "ok", "failed", "timed_out", "not_ready"] {
+            assert!(meta["shards"][number].is_u64(), "{problem}");
+        }
+        assert!(meta["slots"]["wanted"].is_u64() && meta["topology_epoch"].is_u64(), "{problem}");
+    };
+    cluster.fault("s1", Some(Fault::Slow(Duration::from_secs(30))));
+    covers(cluster.query(json!({"user_id": 9, "timeout_ms": 50})).await.problem(504, "deadline_exceeded"));
+    let (slow, refused) = tokio::join!(
+        cluster.query(json!({"user_id": 9, "timeout_ms": 500})),
+        // Joined futures are polled in order, so the first one has the only place.
+        cluster.query(json!({"user_id": 9})),
+    );
+    slow.problem(504, "deadline_exceeded");
+    covers(refused.problem(503, "overloaded"));
+    cluster.fault("s1", Some(Fault::Down));
+    let rows = json!({"rows": [row(1, 9, 1), row(2, 9, 2)]});
+    let written = cluster.post("/v1/file_metadata/rows", rows).await;
+    assert_eq!(written.status, 503, "{written:?}");
+    let problem = written.json();
+    assert_eq!((&problem["written"], &problem["failed"]), (&json!(["2"]), &json!(["1"])), "{problem}");
+    covers(problem);
+    cluster.service.drain();
+    assert_eq!(cluster.get("/readyz").await.status, 503);
+}
+
+/// No topology: nothing can be asked, and that is said with the same block.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_topology_is_a_503_with_an_empty_account() {
+    let empty = (|document: &mut metaroute_cluster::topology::Document| {
+        document.groups.clear();
+        document.tenants = Default::default();
+    }) as fn(&mut _);
+    let cluster = Cluster::new(Plan { topology: Some(empty), open: false, ..Plan::of(1, 1) }).await;
+    let problem = cluster.query(json!({"user_id": 9})).await.problem(503, "no_topology");
+    assert_eq!((&problem["meta"]["path"], &problem["meta"]["shards"]["total"]), (&json!(null), &json!(0)), "{problem}");
+}
+
+/// Ids, counters and the completion line are there once on every route, also where nothing is served.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_route_has_a_request_id_and_is_counted_once() {
+    let cluster = Cluster::new(Plan::of(1, 1)).await;
+    let asked = [
+        ("GET", "/livez", "/livez", 200),
+        ("GET", "/nowhere", "unmatched", 404),
+        ("POST", "/v1/file_metadata/query", "/v1/{store}/query", 400),
+        ("POST", "/v1/nothing/query", "/v1/{store}/query", 404),
+        ("GET", "/v1/stores", "/v1/stores", 200),
+        ("DELETE", "/v1/stores", "/v1/stores", 405),
+    ];
+    for (method, path, _, status) in asked {
+        let answer = cluster.call(method, path, &[("x-request-id", "mine")], "{\"limit\": 0}").await;
+        assert_eq!((answer.status, answer.header("x-request-id")), (status, Some("mine")), "{method} {path}");
+        assert_eq!(answer.headers.get_all("x-request-id").iter().count(), 1);
+    }
+    let page = cluster.get("/metrics").await.text;
+    for (method, _, route, status) in asked {
+        let line =
+            format!("metaroute_http_requests_total{{method=\"{method}\",route=\"{route}\",status=\"{status}\"}} 1");
+        assert!(page.lines().any(|have| have == line), "{line}\n{page}");
+    }
+}
+
 /// A tenant beyond its share is told when to come back; others are not touched.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_35_a_noisy_tenant_is_limited_and_told_so() {

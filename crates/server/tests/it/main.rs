@@ -5,5 +5,6 @@ mod cluster;
 mod languages;
 mod model;
 mod paging;
+mod roles;
 mod schemathesis;
 mod topology;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metaroute_core::Instance;
+use metaroute_registry::several::Combine;
 use metaroute_registry::url::UrlError;
-use metaroute_registry::{DriverError, Registration, Registry, RegistryUrl};
+use metaroute_registry::{DriverError, Options, Registration, Registry, RegistryUrl};
 
 use crate::live::ServiceBuilder;
 
@@ -21,6 +22,37 @@ use crate::live::ServiceBuilder;
 pub fn connect(url: &str) -> Result<Connection, ConnectError> {
     let url: RegistryUrl = url.parse().map_err(ConnectError::Address)?;
     Connection::open(&url)
+}
+
+/// Opens several registries as one, the primary first: registrations go to all of them, and instances come from the
+/// first that has some or from all ([`Combine`]).
+///
+/// ```no_run
+/// use metaroute::registry::Options;
+/// use metaroute::registry::several::Combine;
+///
+/// let options = Options { cache_dir: Options::default_cache_dir(), ..Options::default() };
+/// let urls = ["nacos://new:8848/public", "eureka://old:8761"];
+/// let connection = metaroute::connect_all(urls, Combine::Failover, options)?;
+/// # let _ = connection;
+/// # Ok::<(), metaroute::ConnectError>(())
+/// ```
+///
+/// # Errors
+/// As [`connect`], for the first address that is not good.
+pub fn connect_all<'u>(
+    urls: impl IntoIterator<Item = &'u str>,
+    combine: Combine,
+    options: Options,
+) -> Result<Connection, ConnectError> {
+    let urls = urls.into_iter().map(str::parse).collect::<Result<Vec<RegistryUrl>, _>>();
+    let urls = urls.map_err(ConnectError::Address)?;
+    let names: Vec<String> = urls.iter().map(ToString::to_string).collect();
+    let url = names.join(",");
+    match Registry::connect_all(&urls, combine, options) {
+        Ok(registry) => Ok(Connection { shared: Arc::new(Shared { registry, url }) }),
+        Err(source) => Err(ConnectError::Registry { url, source }),
+    }
 }
 
 /// Why there is no connection.
@@ -60,8 +92,16 @@ impl Connection {
     /// # Errors
     /// When this build has no back end for that kind of registry.
     pub fn open(url: &RegistryUrl) -> Result<Self, ConnectError> {
+        Self::open_with(url, Options::default())
+    }
+
+    /// The same with another back-off, or with the last good lists kept on disk for a start while the registry is down.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(url: &RegistryUrl, options: Options) -> Result<Self, ConnectError> {
         let text = url.to_string();
-        match Registry::connect(url) {
+        match Registry::connect_with(url, options) {
             Ok(registry) => Ok(Self { shared: Arc::new(Shared { registry, url: text }) }),
             Err(source) => Err(ConnectError::Registry { url: text, source }),
         }

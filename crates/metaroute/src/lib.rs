@@ -45,7 +45,8 @@
 //! # Features
 //!
 //! `tower` ([`Route`], [`Discover`]) and `metrics` ([`metrics`]) are on by default: both cost a few small pure-Rust
-//! crates, and most services want them.
+//! crates, and most services want them. Registries over a network are features, too, each by its own name (`nacos`,
+//! `consul`, `etcd`, …), and all but `kubernetes` are on by default; files and memory are always there.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(all(feature = "tower", feature = "metrics")), allow(rustdoc::broken_intra_doc_links))]
 
@@ -67,7 +68,7 @@ pub mod rules_file;
 pub mod seata;
 pub mod spring;
 
-pub use connection::{ConnectError, Connection, connect};
+pub use connection::{ConnectError, Connection, connect, connect_all};
 #[cfg(feature = "tower")]
 pub use discover::Discover;
 pub use live::{LiveSelector, NotReady, Rules, RulesError, RulesStatus, ServiceBuilder, Status};

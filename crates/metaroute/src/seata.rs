@@ -46,6 +46,9 @@ use metaroute_registry::url::is_secret_name;
 use crate::properties::{Origin, Properties, Property, Surroundings, meta_value, same_name, split_list};
 
 mod keys;
+mod place;
+
+pub use place::{NoPlace, Place, registry_url};
 
 /// The transaction service group of a client that names none.
 pub const DEFAULT_GROUP: &str = "default_tx_group";
@@ -198,6 +201,8 @@ pub struct SeataConfig {
     pub debug: bool,
     /// The names of the routers that were loaded, in order; also while routing is off.
     pub routers: Vec<String>,
+    /// Whether it is a configuration of Spring Boot; where it is not, other defaults apply to some settings.
+    pub spring: bool,
     /// The client's transaction service group.
     pub tx_service_group: String,
     /// `service.vgroupMapping`: transaction service group → cluster.
@@ -341,6 +346,7 @@ impl Reader {
             routing_enabled,
             debug,
             routers: names,
+            spring: self.flavour == Flavour::Spring,
             tx_service_group,
             vgroup_mapping,
             notes: self.notes,

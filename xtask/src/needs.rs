@@ -69,6 +69,12 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| maven::bring(site, "ribbon"),
     },
     Need {
+        name: "namespaces",
+        purpose: "networks of their own for servers that bind all interfaces",
+        check: || program("ip").map(drop),
+        bring: |site| debian::bring_programs(site, &[("ip", "iproute2")]),
+    },
+    Need {
         name: "seata-server",
         purpose: "Seata's server, with its Raft metadata and its registrations, in Java",
         check: || java::class("seata-server", "").map(drop),

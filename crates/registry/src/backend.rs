@@ -32,6 +32,8 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         Scheme::Etcd => Arc::new(crate::etcd::Etcd::new(url)?),
         #[cfg(feature = "redis")]
         Scheme::Redis => Arc::new(crate::redis::Redis::new(url)?),
+        #[cfg(feature = "zookeeper")]
+        Scheme::Zookeeper => Arc::new(crate::zookeeper::ZooKeeper::new(url)?),
         #[allow(unreachable_patterns, reason = "a build with every back end")]
         #[cfg(feature = "nacos")]
         Scheme::Nacos => crate::nacos::open(url)?,

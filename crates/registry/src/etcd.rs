@@ -74,6 +74,7 @@ use crate::carrier::RESERVED;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState,
 };
+use crate::joint::{self, Joint};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
 use crate::url::RegistryUrl;
@@ -116,7 +117,7 @@ pub(crate) struct Etcd {
     layout: Layout,
     ttl: Duration,
     /// The lease of everything registered here; held while it is renewed, so that a thousand renewals are one.
-    lease: tokio::sync::Mutex<Option<Held>>,
+    lease: Joint<Held>,
     /// What was registered here.
     holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
     /// Grows with every broken watch: a cursor from before it is no ground to go on from.
@@ -198,7 +199,7 @@ impl Etcd {
             connection: Connection::new(url, &tls)?,
             layout,
             ttl,
-            lease: tokio::sync::Mutex::default(),
+            lease: Joint::default(),
             holdings: Mutex::default(),
             breaks: AtomicU64::new(0),
         })
@@ -361,8 +362,8 @@ impl Etcd {
     }
 
     /// The lease to register under, granted when there is none.
-    async fn lease(&self, held: &mut Option<Held>) -> Result<(i64, Duration), DriverError> {
-        if let Some(held) = held {
+    async fn lease(&self, held: &mut joint::Held<Held>) -> Result<(i64, Duration), DriverError> {
+        if let Some(held) = &held.value {
             return Ok((held.id, held.ttl));
         }
         let request = LeaseGrantRequest { ttl: seconds(self.ttl), id: 0 };
@@ -374,17 +375,19 @@ impl Etcd {
                     Ok(client.lease_grant(way.request(request)).await?.into_inner())
                 })
             })
-            .await?;
+            .await;
+        let granted = held.outcome(granted)?;
         // The server has a minimum, so what it granted counts.
         let ttl = Duration::from_secs(u64::try_from(granted.ttl).unwrap_or(0).max(1));
-        *held = Some(Held { id: granted.id, ttl, kept: Instant::now(), keys: HashSet::new() });
+        held.value = Some(Held { id: granted.id, ttl, kept: Instant::now(), keys: HashSet::new() });
         Ok((granted.id, ttl))
     }
 
     /// Keeps the lease alive and looks at its keys, unless that was done just now. Afterwards there is no lease if it ran
     /// out.
-    async fn keep(&self, held: &mut Option<Held>) -> Result<(), DriverError> {
-        let Some(lease) = held.as_ref().filter(|lease| lease.kept.elapsed() >= lease.ttl / 6) else { return Ok(()) };
+    async fn keep(&self, held: &mut joint::Held<Held>) -> Result<(), DriverError> {
+        let due = |lease: &&Held| lease.kept.elapsed() >= lease.ttl / 6;
+        let Some(lease) = held.value.as_ref().filter(due) else { return Ok(()) };
         let id = lease.id;
         let left = self
             .connection
@@ -402,15 +405,15 @@ impl Etcd {
                     Ok(Some(client.lease_time_to_live(request).await?.into_inner()))
                 })
             })
-            .await?;
-        match left {
+            .await;
+        match held.outcome(left)? {
             Some(left) if left.ttl > 0 => {
-                if let Some(lease) = held {
+                if let Some(lease) = &mut held.value {
                     lease.kept = Instant::now();
                     lease.keys = left.keys.into_iter().collect();
                 }
             }
-            _ => *held = None,
+            _ => held.value = None,
         }
         Ok(())
     }
@@ -432,11 +435,23 @@ impl Etcd {
 
     async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
         let entry = self.entry(service, instance)?;
+        let before = self.holdings().get(&(service.into(), instance.id.clone())).map(|before| before.lease);
+        if let Some(before) = before
+            && let Some(kv) = self.one(&entry.live.0).await?
+        {
+            let mut held = self.lease.enter().await?;
+            let (lease, ttl) = self.lease(&mut held).await?;
+            if kv.lease != 0 && kv.lease != before && kv.lease != lease {
+                // Registered later than here: the newest registration wins.
+                return Ok(Lease { renew_every: Some(ttl / 3) });
+            }
+        }
+        let mut refused = None;
         for fresh in [false, true] {
             let (lease, ttl) = {
-                let mut held = self.lease.lock().await;
-                if fresh {
-                    *held = None;
+                let mut held = self.lease.enter().await?;
+                if fresh && held.value.as_ref().is_some_and(|held| Some(held.id) == refused) {
+                    held.value = None;
                 }
                 self.lease(&mut held).await?
             };
@@ -454,14 +469,16 @@ impl Etcd {
             }
             match self.txn(TxnRequest { success: puts(&entry, Some(lease)), ..TxnRequest::default() }).await {
                 Ok(_) => {
-                    if let Some(held) = self.lease.lock().await.as_mut().filter(|held| held.id == lease) {
+                    if let Some(held) = self.lease.enter_anyway().await.value.as_mut().filter(|held| held.id == lease) {
                         held.keys.insert(entry.live.0);
                         held.keys.extend(entry.meta.filter(|(_, value)| value.is_some()).map(|(key, _)| key));
                     }
                     return Ok(Lease { renew_every: Some(ttl / 3) });
                 }
                 // It ran out since it was last kept alive.
-                Err(error) if !fresh && error.to_string().contains("requested lease not found") => {}
+                Err(error) if !fresh && error.to_string().contains("requested lease not found") => {
+                    refused = Some(lease);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -476,9 +493,9 @@ impl Etcd {
     async fn still_there(&self, service: &str, instance: &Instance) -> Result<Renewal, DriverError> {
         let Entry { live: (key, _), meta } = self.entry(service, instance)?;
         let lease = {
-            let mut held = self.lease.lock().await;
+            let mut held = self.lease.enter().await?;
             self.keep(&mut held).await?;
-            let Some(held) = held.as_ref() else { return Ok(Renewal::Lost) };
+            let Some(held) = held.value.as_ref() else { return Ok(Renewal::Lost) };
             let meta_there = meta.is_none_or(|(key, value)| value.is_none() || held.keys.contains(&key));
             if held.keys.contains(&key) && meta_there {
                 return Ok(Renewal::Kept);
@@ -549,6 +566,24 @@ impl Etcd {
         let message = format!("`{}` is changed by somebody else all the time", instance.id);
         Err(DriverError::new(ErrorKind::Unreachable, message))
     }
+}
+
+/// How many instances a key is in every layout, and how many were rejected: for the fuzzer.
+pub fn read_key(rest: &str, value: &[u8]) -> Vec<(usize, usize)> {
+    [Layout::Seata, Layout::Plain { prefix: "/metaroute".into() }, Layout::Grpc { prefix: "".into() }]
+        .iter()
+        .map(|layout| {
+            let key = |prefix: &Vec<u8>| KeyValue {
+                key: [prefix, rest.as_bytes()].concat(),
+                value: value.to_vec(),
+                ..KeyValue::default()
+            };
+            let kvs: Vec<KeyValue> = layout.prefixes("s").iter().map(key).collect();
+            let _ = layout.service(&kvs[0]);
+            let snapshot = layout.read("s", &kvs[..1], &kvs[1..]);
+            (snapshot.instances.len(), snapshot.rejected)
+        })
+        .collect()
 }
 
 /// The lease in whole seconds, rounded up, at least one.
@@ -645,7 +680,7 @@ impl Driver for Etcd {
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            let Some(held) = self.lease.lock().await.take() else { return Ok(()) };
+            let Some(held) = self.lease.enter_anyway().await.value.take() else { return Ok(()) };
             self.connection
                 .call(|way: Way| {
                     Box::pin(async move {

@@ -25,6 +25,8 @@ pub mod fleet;
 #[cfg(feature = "http")]
 #[allow(dead_code, reason = "not every back end needs all of it")]
 mod http;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod joint;
 pub mod memory;
 #[cfg(feature = "nacos")]
 mod nacos;

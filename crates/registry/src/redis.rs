@@ -24,11 +24,12 @@
 //! ```
 //!
 //! The owner is `pid@host` as Seata writes it, followed by `/` and a number per registration: it is the incarnation. All
-//! keys of a registration are written in one transaction after the old hash was removed, the message follows. A refresh that finds the live
-//! key or the hash gone writes all of it again. Released Seata servers have no metadata, never delete their key when
-//! they unregister, and 2.6.0 even goes on refreshing it: an `-unregister` message hides the address for one `ttl` and a
-//! second, after that what the keys say counts again. We delete both keys. A cluster may have `_` in its name, a host
-//! cannot; a cluster cannot end in `.meta`. An instance is its address: two ids at one address are one instance.
+//! keys of a registration are written in one transaction after the old hash was removed, the message follows. A refresh
+//! that finds the live key or the hash gone writes all of it again. Released Seata servers have no metadata, never delete
+//! their key when they unregister, and 2.6.0 even goes on refreshing it: an `-unregister` message hides the address for one
+//! `ttl` and a second, after that what the keys say counts again. We delete both keys. A cluster may have `_` in its name,
+//! a host cannot; a cluster cannot end in `.meta`. An instance is its address: two ids at one address are one instance. Of
+//! two processes that register the same one the newest wins; the older one leaves it alone until it is gone.
 //!
 //! **`plain`**, our own:
 //!
@@ -75,6 +76,7 @@ use crate::document::Note;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::joint::Joint;
 use crate::registry::ConnectError;
 use crate::seata_layout;
 use crate::socket::Socket;
@@ -99,7 +101,7 @@ pub(crate) struct Redis {
     layout: Layout,
     ttl: Duration,
     rescan: Duration,
-    link: tokio::sync::Mutex<Option<Arc<Link>>>,
+    link: Joint<Arc<Link>>,
     /// What was registered here.
     holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
     /// What messages said about a cluster, by address.
@@ -189,7 +191,7 @@ impl Redis {
             layout,
             ttl,
             rescan,
-            link: tokio::sync::Mutex::default(),
+            link: Joint::default(),
             holdings: Mutex::default(),
             rumours: Mutex::default(),
             // In containers every process is number 1 on a host of the same name, so some chance belongs to it.
@@ -214,13 +216,14 @@ impl Redis {
 
     /// The connection, a new one if it broke.
     async fn link(&self) -> Result<Arc<Link>, DriverError> {
-        let mut held = self.link.lock().await;
-        if let Some(link) = held.as_ref().filter(|link| !link.is_broken()) {
+        let mut held = self.link.enter().await?;
+        if let Some(link) = held.value.as_ref().filter(|link| !link.is_broken()) {
             return Ok(Arc::clone(link));
         }
-        *held = None;
-        let link = Arc::new(Link::open(&self.socket, &self.info).await?);
-        *held = Some(Arc::clone(&link));
+        held.value = None;
+        let opened = Link::open(&self.socket, &self.info).await;
+        let link = Arc::new(held.outcome(opened)?);
+        held.value = Some(Arc::clone(&link));
         Ok(link)
     }
 
@@ -668,7 +671,7 @@ impl Driver for Redis {
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            *self.link.lock().await = None;
+            self.link.enter_anyway().await.value = None;
             Ok(())
         })
     }

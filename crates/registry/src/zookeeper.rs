@@ -60,7 +60,7 @@
 //! ZooKeeper 3.8 (Debian); Seata's released client 2.6.0 in both directions; Curator's discovery and kazoo.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -75,6 +75,7 @@ use crate::carrier::RESERVED;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::joint::Joint;
 use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
 
@@ -92,6 +93,8 @@ const TRIES: usize = 8;
 const SETTLE: Duration = Duration::from_millis(10);
 /// How often a server is asked that does not know persistent watches.
 const POLL: Duration = Duration::from_secs(1);
+/// Sessions remembered: more than can have nodes at the same time.
+const SESSIONS: usize = 32;
 /// Reads on their way at once.
 const STEP: usize = 500;
 
@@ -102,7 +105,9 @@ pub(crate) struct ZooKeeper {
     layout: Layout,
     ttl: Duration,
     acl: Acl,
-    client: tokio::sync::Mutex<Option<Client>>,
+    client: Joint<Client>,
+    /// The sessions that this connection has had, the last ones.
+    sessions: Mutex<VecDeque<i64>>,
     /// What was registered here.
     holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
 }
@@ -116,8 +121,6 @@ enum Acl {
 #[derive(Clone)]
 struct Holding {
     path: Box<str>,
-    /// The session it was made in last.
-    session: i64,
     since_ms: u64,
 }
 
@@ -173,7 +176,8 @@ impl ZooKeeper {
             layout: Layout { kind, base: path.into() },
             ttl,
             acl,
-            client: tokio::sync::Mutex::default(),
+            client: Joint::default(),
+            sessions: Mutex::default(),
             holdings: Mutex::default(),
         })
     }
@@ -192,18 +196,30 @@ impl ZooKeeper {
 
     /// The client of a session that is not over, a new one if need be.
     async fn client(&self) -> Result<Client, DriverError> {
-        let mut held = self.client.lock().await;
-        if let Some(client) = held.as_ref().filter(|client| !client.state().is_terminated()) {
+        let mut held = self.client.enter().await?;
+        if let Some(client) = held.value.as_ref().filter(|client| !client.state().is_terminated()) {
             return Ok(client.clone());
         }
-        *held = None;
+        held.value = None;
         let mut connector = Client::connector().with_session_timeout(self.ttl).with_fail_eagerly();
         if let Some(login) = &self.login {
             connector = connector.with_auth("digest", login);
         }
-        let client = self.call(connector.connect(&self.servers)).await?.map_err(|error| self.error(&error))?;
-        *held = Some(client.clone());
+        let opened = self.call(connector.connect(&self.servers)).await;
+        let opened = opened.and_then(|opened| opened.map_err(|error| self.error(&error)));
+        let client = held.outcome(opened)?;
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.push_back(client.session_id().0);
+        if sessions.len() > SESSIONS {
+            sessions.pop_front();
+        }
+        held.value = Some(client.clone());
         Ok(client)
+    }
+
+    /// Whether a node is of a session of this connection, be it over or not.
+    fn is_ours(&self, owner: i64) -> bool {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).contains(&owner)
     }
 
     /// Waits for an answer, not for ever; what the answer says is for the caller.
@@ -265,11 +281,10 @@ impl ZooKeeper {
             // Another id at the same node is replaced, and must not take this one with it when it goes.
             holdings.retain(|other, holding| *other == key || *holding.path != *node.path);
             // Before the answer: it may be lost, and the node be there all the same.
-            holdings.insert(key, Holding { path: node.path.as_str().into(), session, since_ms });
+            holdings.insert(key, Holding { path: node.path.as_str().into(), since_ms });
         }
         // In a layout where metadata is in the name, a changed instance is another node: the new one comes first.
         let moved = before.as_ref().filter(|before| *before.path != *node.path);
-        let ours = |owner: i64| owner == session || before.as_ref().is_some_and(|before| before.session == owner);
         let options = CreateMode::Ephemeral.with_acls(self.acls());
         for _ in 0..TRIES {
             match self.call(client.create(&node.path, &node.data, &options)).await? {
@@ -292,7 +307,7 @@ impl ZooKeeper {
                         } else {
                             self.call(client.set_data(&node.path, &node.data, Some(stat.version))).await?.map(|_| ())
                         }
-                    } else if before.is_some() && moved.is_none() && !ours(stat.ephemeral_owner) {
+                    } else if before.is_some() && moved.is_none() && !self.is_ours(stat.ephemeral_owner) {
                         // Another process registered it later than we did.
                         Ok(())
                     } else {
@@ -311,7 +326,7 @@ impl ZooKeeper {
                 Err(error) => return Err(self.error(&error)),
             }
             if let Some(moved) = moved {
-                self.delete_own(&client, moved, session).await?;
+                self.delete_own(&client, moved).await?;
             }
             return Ok(lease);
         }
@@ -320,7 +335,7 @@ impl ZooKeeper {
     }
 
     /// Deletes a node if it is one of this connection's.
-    async fn delete_own(&self, client: &Client, holding: &Holding, session: i64) -> Result<(), DriverError> {
+    async fn delete_own(&self, client: &Client, holding: &Holding) -> Result<(), DriverError> {
         for _ in 0..TRIES {
             let stat = match self.call(client.check_stat(&holding.path)).await? {
                 Ok(Some(stat)) => stat,
@@ -328,7 +343,7 @@ impl ZooKeeper {
                 Err(error) => return Err(self.error(&error)),
             };
             // What another process registered meanwhile is not ours to remove.
-            if stat.ephemeral_owner != session && stat.ephemeral_owner != holding.session {
+            if !self.is_ours(stat.ephemeral_owner) {
                 return Ok(());
             }
             match self.call(client.delete(&holding.path, Some(stat.version))).await? {
@@ -349,8 +364,8 @@ impl ZooKeeper {
         match self.call(client.check_stat(&held.path)).await? {
             Ok(None) => Ok(Renewal::Lost),
             Ok(Some(stat)) if stat.ephemeral_owner == session => Ok(Renewal::Kept),
-            // Of our last session, and about to vanish.
-            Ok(Some(stat)) if stat.ephemeral_owner == held.session => Ok(Renewal::Lost),
+            // Of an earlier session, and about to vanish.
+            Ok(Some(stat)) if self.is_ours(stat.ephemeral_owner) => Ok(Renewal::Lost),
             // Another process has it now.
             Ok(Some(_)) => Ok(Renewal::Kept),
             Err(error) => Err(self.error(&error)),
@@ -371,7 +386,7 @@ impl ZooKeeper {
         let held = self.holdings().get(&key).cloned();
         let client = self.client().await?;
         match held {
-            Some(held) => self.delete_own(&client, &held, client.session_id().0).await?,
+            Some(held) => self.delete_own(&client, &held).await?,
             None => {
                 // Asked for by somebody who never registered it: whoever did.
                 let Some(path) = self.find(&client, service, id).await? else { return Ok(()) };
@@ -482,6 +497,17 @@ impl ZooKeeper {
     }
 }
 
+/// How many instances a node is in every layout, and how many were rejected: for the fuzzer.
+pub fn read_node(name: &str, data: &[u8]) -> Vec<(usize, usize)> {
+    [Kind::Seata, Kind::Curator, Kind::Dubbo, Kind::Plain]
+        .map(|kind| {
+            let layout = Layout { kind, base: kind.base().into() };
+            let snapshot = layout.read(vec![Child::lone(name, data)]);
+            (snapshot.instances.len(), snapshot.rejected)
+        })
+        .to_vec()
+}
+
 fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
@@ -535,7 +561,7 @@ impl Driver for ZooKeeper {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
             // The last client closes the session, and with it goes every node that is left.
-            *self.client.lock().await = None;
+            self.client.enter_anyway().await.value = None;
             Ok(())
         })
     }

@@ -4,18 +4,13 @@
 //! calls made here may be repeated. A silent connection is found out by HTTP/2 pings, also while nothing is asked.
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
@@ -25,13 +20,12 @@ use super::proto::{self, AuthenticateRequest};
 use crate::backend::bad;
 use crate::driver::{DriverError, ErrorKind};
 use crate::registry::ConnectError;
+use crate::socket::Socket;
 use crate::tls::Tls;
-use crate::url::RegistryUrl;
+use crate::url::{Host, RegistryUrl};
 
 /// How long one call to one server may take, connecting included.
 pub(super) const CALL: Duration = Duration::from_secs(5);
-/// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(3);
 /// Pings on a silent connection. etcd cuts clients that ping more often than every 5 s.
 const PING_EVERY: Duration = Duration::from_secs(8);
 /// An unanswered ping means that the connection is dead.
@@ -52,9 +46,7 @@ pub(super) struct Connection {
 struct Server {
     name: Box<str>,
     endpoint: Endpoint,
-    host: Arc<str>,
-    port: u16,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
+    socket: Socket,
     /// Made at the first call, since it needs a runtime; connects when it is used.
     channel: OnceLock<Channel>,
 }
@@ -95,18 +87,7 @@ impl Way {
 
 impl Connection {
     pub(super) fn new(url: &RegistryUrl, tls: &Tls) -> Result<Self, ConnectError> {
-        let connector = if tls.on {
-            let mut config = tls.config()?;
-            config.alpn_protocols = vec![b"h2".to_vec()];
-            Some(TlsConnector::from(Arc::new(config)))
-        } else {
-            None
-        };
-        let servers = url
-            .hosts()
-            .iter()
-            .map(|host| server(&host.name, host.port.unwrap_or(2379), connector.clone()))
-            .collect::<Result<_, _>>()?;
+        let servers = url.hosts().iter().map(|host| Server::new(host, tls)).collect::<Result<_, _>>()?;
         let login = match (url.user(), url.password()) {
             (None, None) => None,
             (Some(user), Some(password)) => Some(Login {
@@ -288,44 +269,28 @@ fn is_stale_login(status: &Status) -> bool {
         || message.contains("user name is empty")
 }
 
-trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
-
-fn server(host: &str, port: u16, tls: Option<TlsConnector>) -> Result<Server, ConnectError> {
-    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| bad(format!("bad server `{shown}`: neither a host name nor an IP address")))?;
-    // TLS is ours to make, so tonic never sees `https`.
-    let endpoint = Endpoint::from_shared(format!("http://{shown}"))
-        .map_err(|error| bad(format!("bad server `{shown}`: {error}")))?
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true);
-    let tls = tls.map(|tls| (tls, name));
-    Ok(Server { name: shown.into(), endpoint, host: host.into(), port, tls, channel: OnceLock::new() })
-}
-
 impl Server {
+    fn new(host: &Host, tls: &Tls) -> Result<Self, ConnectError> {
+        let socket = Socket::new(host, 2379, tls, Some("h2"))?;
+        let name = socket.name();
+        // TLS is ours to make, so tonic never sees `https`.
+        let endpoint = Endpoint::from_shared(format!("http://{name}"))
+            .map_err(|error| bad(format!("bad server `{name}`: {error}")))?
+            .http2_keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
+        Ok(Self { name: name.into(), endpoint, socket, channel: OnceLock::new() })
+    }
+
     fn channel(&self) -> Channel {
-        let (host, port, tls) = (Arc::clone(&self.host), self.port, self.tls.clone());
-        let connect = move |_| {
-            let (host, tls) = (Arc::clone(&host), tls.clone());
-            async move {
-                let connect = async {
-                    let stream = TcpStream::connect((&*host, port)).await?;
-                    stream.set_nodelay(true)?;
-                    let stream: Box<dyn Transport> = match tls {
-                        None => Box::new(stream),
-                        Some((tls, name)) => Box::new(tls.connect(name, stream).await?),
-                    };
-                    Ok::<_, io::Error>(TokioIo::new(stream))
-                };
-                timeout(CONNECT, connect)
-                    .await
-                    .unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no connection in time")))
-            }
+        let connect = || {
+            let socket = self.socket.clone();
+            self.endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+                let socket = socket.clone();
+                async move { socket.connect().await.map(TokioIo::new) }
+            }))
         };
-        self.channel.get_or_init(|| self.endpoint.connect_with_connector_lazy(tower::service_fn(connect))).clone()
+        self.channel.get_or_init(connect).clone()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::carrier::{self, Native};
 use crate::document::Note;
 use crate::driver::Snapshot;
 use crate::seata_layout;
+use crate::segment::{decode, encode};
 
 /// Seata's keys. Its own client looks for everything that starts with this and a cluster's name.
 const SEATA: &str = "registry-seata-";
@@ -239,28 +240,6 @@ fn reject(out: &mut Snapshot, kv: &KeyValue, why: &str) {
         let message = format!("key `{}`: {why}", String::from_utf8_lossy(&kv.key));
         out.notes.push(Note { code: "bad_entry", message, file: "etcd".into(), at: None });
     }
-}
-
-/// A name as one segment of a key.
-fn encode(name: &str) -> String {
-    name.replace('%', "%25").replace('/', "%2F")
-}
-
-/// The inverse; `None` for what [`encode`] never writes.
-fn decode(segment: &str) -> Option<String> {
-    let mut out = String::with_capacity(segment.len());
-    let mut rest = segment;
-    while let Some((front, back)) = rest.split_once('%') {
-        out.push_str(front);
-        out.push(match back.get(..2)? {
-            "25" => '%',
-            "2F" | "2f" => '/',
-            _ => return None,
-        });
-        rest = &back[2..];
-    }
-    out.push_str(rest);
-    Some(out)
 }
 
 #[cfg(test)]

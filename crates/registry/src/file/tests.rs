@@ -117,7 +117,7 @@ async fn a_file_that_comes_later_is_found() {
     std::fs::create_dir(folder.path().join("later")).unwrap();
     std::fs::write(&path, fleet(&["a"])).unwrap();
     until(&mut s, |view| hosts(view) == ["a"]).await;
-    assert_eq!(registry.services().await.unwrap(), ["s".into()]);
+    assert_eq!(registry.services().await.unwrap(), [Box::<str>::from("s")]);
 }
 
 #[tokio::test]

@@ -278,9 +278,9 @@ async fn services_are_those_of_all_that_can_be_asked() {
     let (one, two) = (Fragile::new(&["a"]), Fragile::new(&["b"]));
     two.memory.register("t", instance("c")).unwrap();
     let registry = both(&one, &two, Combine::Failover);
-    assert_eq!(registry.services().await.unwrap(), ["s".into(), "t".into()]);
+    assert_eq!(registry.services().await.unwrap(), [Box::<str>::from("s"), Box::<str>::from("t")]);
     two.turn(false);
-    assert_eq!(registry.services().await.unwrap(), ["s".into()]);
+    assert_eq!(registry.services().await.unwrap(), [Box::<str>::from("s")]);
     one.turn(false);
     assert_eq!(registry.services().await.unwrap_err().to_string(), "one: connection refused");
 }

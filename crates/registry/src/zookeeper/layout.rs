@@ -46,6 +46,26 @@ pub(super) struct Child {
     pub(super) stat: Stat,
 }
 
+impl Child {
+    /// A child of which only name and data matter.
+    pub(super) fn lone(name: &str, data: &[u8]) -> Self {
+        let stat = Stat {
+            czxid: 0,
+            mzxid: 0,
+            pzxid: 0,
+            ctime: 0,
+            mtime: 0,
+            version: 0,
+            cversion: 0,
+            aversion: 0,
+            ephemeral_owner: 0,
+            data_length: 0,
+            num_children: 0,
+        };
+        Self { name: name.into(), data: data.to_vec(), stat }
+    }
+}
+
 /// The class that every Java reader has; any other one makes readers without it fail for the whole service.
 const PAYLOAD_CLASS: &str = "java.util.HashMap";
 

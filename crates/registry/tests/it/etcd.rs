@@ -131,7 +131,10 @@ fn seatas_client_and_we_see_each_other() {
         assert_eq!(found, Some(json!({"addresses": ["10.1.1.1:8091", "10.1.1.2:8091", "10.9.9.3:8091"]})));
         see(&registry, "default", &["10.1.1.1:8091", "10.9.9.3:8091"]).await;
         see(&registry, "default2", &["10.1.1.2:8091"]).await;
-        assert_eq!(registry.services().await.expect("a list"), ["default".into(), "default2".into()]);
+        assert_eq!(
+            registry.services().await.expect("a list"),
+            [Box::<str>::from("default"), Box::<str>::from("default2")]
+        );
 
         second.deregister().await;
         registration.deregister().await;
@@ -288,7 +291,7 @@ fn users_log_in_and_again_when_their_token_is_gone() {
         let mut registration = registry.register("c", instance("10.0.0.1:80").with_meta("k", "v")).expect("valid");
         registered(&mut registration).await;
         see(&registry, "c", &["10.0.0.1:80"]).await;
-        assert_eq!(registry.services().await.expect("allowed"), ["c".into()]);
+        assert_eq!(registry.services().await.expect("allowed"), [Box::<str>::from("c")]);
 
         for (url, what) in [
             (format!("etcd://{address}"), "nobody"),

@@ -5,6 +5,8 @@
 mod conformance;
 #[cfg(feature = "consul")]
 mod consul;
+#[cfg(feature = "dns")]
+mod dns;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "eureka")]
@@ -17,5 +19,7 @@ mod redis;
 mod seata;
 #[cfg(feature = "sofa")]
 mod sofa;
-#[cfg(feature = "dns")]
-mod dns;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+#[cfg(all(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod seata_layouts;

@@ -2,28 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn stat() -> Stat {
-    Stat {
-        czxid: 0x10,
-        mzxid: 0x11,
-        pzxid: 0,
-        ctime: 0,
-        mtime: 0,
-        version: 0,
-        cversion: 0,
-        aversion: 0,
-        ephemeral_owner: 0xabc,
-        data_length: 0,
-        num_children: 0,
-    }
-}
-
 fn layout(kind: Kind) -> Layout {
     Layout { kind, base: kind.base().into() }
 }
 
 fn child(name: &str, data: &[u8]) -> Child {
-    Child { name: name.into(), data: data.to_vec(), stat: stat() }
+    let mut child = Child::lone(name, data);
+    (child.stat.czxid, child.stat.ephemeral_owner) = (0x10, 0xabc);
+    child
 }
 
 fn one(kind: Kind, name: &str, data: &[u8]) -> Instance {

@@ -152,6 +152,18 @@ pub(crate) const ALL: &[Need] = &[
         check: || java::class("seata-client", "").map(drop),
         bring: |site| maven::bring(site, "seata-client"),
     },
+    Need {
+        name: "curator",
+        purpose: "Curator's service discovery, in Java",
+        check: || java::class("curator", "").map(drop),
+        bring: |site| maven::bring(site, "curator"),
+    },
+    Need {
+        name: "kazoo",
+        purpose: "ZooKeeper's Python client",
+        check: || cache::peer("kazoo").map(drop),
+        bring: |site| python::bring(site, "kazoo"),
+    },
 ];
 
 /// Programs and the Debian packages that have them.

@@ -692,7 +692,9 @@ mod tests {
         assert!(refused("redis://a,b").contains("one server"));
         assert!(refused("redis://user@h").contains("needs a password"));
         assert!(refused("redis://h?layout=curator").contains("expected `seata` or `plain`"));
-        let redis = Redis::new(&"redis://:p@h/3?ttl=10s".parse().expect("an address")).ok().expect("it is accepted");
+        let Ok(redis) = Redis::new(&"redis://:p@h/3?ttl=10s".parse().expect("an address")) else {
+            panic!("it makes sense");
+        };
         assert_eq!((redis.info.db(), redis.rescan), (3, Duration::from_secs(4)));
     }
 

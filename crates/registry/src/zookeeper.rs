@@ -582,10 +582,11 @@ mod tests {
         assert!(refused("zookeeper://user@h").contains("a user and a password"));
         assert!(refused("zookeeper://h?acl=creator").contains("needs a user"));
         assert!(refused("zookeeper://h?base=/a/../b").contains("no such path"));
-        let zookeeper = opened("zookeeper://a,b:2182/chroot/x?layout=curator").ok().expect("it is accepted");
+        let accepted = |text: &str| opened(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let zookeeper = accepted("zookeeper://a,b:2182/chroot/x?layout=curator");
         assert_eq!(zookeeper.servers, "a:2181,b:2182");
         assert_eq!(&*zookeeper.layout.base, "/chroot/x/services");
-        let zookeeper = opened("zookeeper://a?layout=plain&base=/").ok().expect("it is accepted");
+        let zookeeper = accepted("zookeeper://a?layout=plain&base=/");
         assert_eq!(zookeeper.layout.service("s"), "/s");
     }
 }

@@ -270,6 +270,7 @@ fn a_large_shared_keyspace_is_walked_in_steps() {
         let (writer, reader) = (at(&server, ""), at(&server, "?rescan=60s"));
         let mut registration = writer.register("c", instance("10.0.0.1:80")).expect("valid");
         registered(&mut registration).await;
+        let _following = reader.subscribe("c");
         see(&reader, "c", &["10.0.0.1:80"]).await;
         let mut more = writer.register("c", instance("10.0.0.2:80")).expect("valid");
         registered(&mut more).await;

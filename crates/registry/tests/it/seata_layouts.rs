@@ -33,7 +33,10 @@ fn a_real_server_is_found_in_every_registry_it_registers_in() {
         for url in &urls {
             let registry = Registry::connect(&url.parse::<RegistryUrl>().expect("an address")).expect("built in");
             assert_eq!(
-                tokio::time::timeout(Duration::from_secs(30), registry.services()).await.expect("in time").expect("a list"),
+                tokio::time::timeout(Duration::from_secs(30), registry.services())
+                    .await
+                    .expect("in time")
+                    .expect("a list"),
                 [Box::<str>::from("default")],
                 "{url}"
             );
@@ -43,7 +46,12 @@ fn a_real_server_is_found_in_every_registry_it_registers_in() {
             let view = found.unwrap_or_else(|_| panic!("{url}: {:?}", seen.current())).expect("open");
             let snapshot = view.snapshot.expect("a list");
             assert_eq!(snapshot.instances[0].address.to_string(), wanted, "{url}");
-            assert_eq!((snapshot.rejected, snapshot.instances[0].metadata.len()), (0, 0), "{url}: {:?}", snapshot.notes);
+            assert_eq!(
+                (snapshot.rejected, snapshot.instances[0].metadata.len()),
+                (0, 0),
+                "{url}: {:?}",
+                snapshot.notes
+            );
             subscriptions.push((url, registry, seen));
         }
         subscriptions

@@ -335,9 +335,8 @@ fn nodes_that_are_too_large_are_refused_before_the_wire() {
         let fits = (0..8).fold(instance("10.0.0.1:80"), |i, n| i.with_meta(&format!("k{n}"), "v".repeat(60_000)));
         registration.update(fits).expect("valid");
         see(&registry, "c", &["10.0.0.1:80"]).await;
-        let error = at(&server, "").register("a/b", instance("h:1")).expect("checked later");
-        let mut error = error;
-        let error = tokio::time::timeout(SOON, error.registered()).await.expect("in time").expect_err("no such name");
+        let mut named = registry.register("a/b", instance("10.0.0.1:80")).expect("checked later");
+        let error = tokio::time::timeout(SOON, named.registered()).await.expect("in time").expect_err("no such name");
         assert!(error.to_string().contains("`a/b`"), "{error}");
     });
 }

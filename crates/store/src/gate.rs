@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn slows_before_it_stops_and_goes_on_at_half() {
+    fn case_42_slows_before_it_stops_and_goes_on_at_half() {
         let mut gate = Gate::new(GateLimits { l0_runs: 8, ..GateLimits::default() });
         assert_eq!(gate.observe(&at(4)), GateState::Open);
         let mut last = Duration::ZERO;

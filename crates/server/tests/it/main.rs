@@ -2,6 +2,7 @@
 
 mod cases;
 mod cluster;
+mod documented;
 mod languages;
 mod model;
 mod paging;

@@ -206,7 +206,7 @@ export class Overview {
       ['groups', count(stats.groups)],
       ['slots', count(slots)],
       ['topology epoch', String(stats.topology_epoch)],
-      ['requests in flight, this look included', count(stats.in_flight)],
+      ['in flight, with this look', count(stats.in_flight)],
     ];
     const text = JSON.stringify(figures.map(([name]) => name));
     if (this.shownFigures !== text) {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::dialogue::Dialogue;
-use crate::{Missing, Port, Ready, Scratch, Server, cache, java};
+use crate::{Missing, Port, Ready, Scratch, Server, backoff_poll, cache, java};
 
 /// Name of the crate and of its program.
 pub const CRATE: &str = "rnacos";
@@ -154,8 +154,15 @@ impl NacosClient {
         Self { dialogue, _scratch: scratch }
     }
 
-    /// Says a command and gives the JSON line that answers it.
+    /// Says a command and gives the JSON line that answers it. The Java client takes its connection for broken after a
+    /// refusal, until it has looked; the command is repeated as long as it says so.
+    ///
+    /// # Panics
+    /// It ended, or is not connected for half a minute.
     pub fn ask(&mut self, command: &str) -> String {
-        self.dialogue.ask(command)
+        let answer = backoff_poll(Duration::from_secs(30), || {
+            Some(self.dialogue.ask(command)).filter(|answer| !answer.starts_with(r#"{"error":-401,"#))
+        });
+        answer.unwrap_or_else(|| panic!("{command}: the client is not connected"))
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         metadata_limit,
         context,
     };
-    let side = Side {
+    let side = Arc::new(Side {
         http: Http::new(url, HTTP_PORT, &https)?,
         login,
         tls: match tls.on {
@@ -133,7 +133,7 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
             }
             false => None,
         },
-    };
+    });
     match api {
         "grpc" => {
             params.finish()?;

@@ -4,8 +4,8 @@
 //! has it, else that of version 1; version 2 answers 410 by default in 3.1 and is not needed.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metaroute_core::instance::{Instance, InstanceId};
@@ -41,7 +41,7 @@ const BEAT_TAKEN: i64 = 10200;
 /// A Nacos cluster, over HTTP.
 pub(super) struct NacosHttp {
     config: Config,
-    side: Side,
+    side: Arc<Side>,
     /// The time without a heartbeat, where the address says another one than the servers'.
     ttl: Option<Duration>,
     poll: Duration,
@@ -53,7 +53,7 @@ pub(super) struct NacosHttp {
 }
 
 impl NacosHttp {
-    pub(super) fn new(config: Config, side: Side, ttl: Option<Duration>, poll: Duration) -> Self {
+    pub(super) fn new(config: Config, side: Arc<Side>, ttl: Option<Duration>, poll: Duration) -> Self {
         Self {
             config,
             side,
@@ -106,6 +106,19 @@ impl NacosHttp {
             return Ok(Said { server, status, body });
         }
         Err(DriverError::new(ErrorKind::Denied, "the login was refused twice"))
+    }
+
+    /// Sets what operators set: weight, on or off, and metadata of an instance that is there, whoever registered it.
+    async fn overlay(&self, service: &str, wired: &Wired) -> Result<(), DriverError> {
+        let mut said = self.call(Method::PUT, "/v3/admin/ns/instance", &self.instance_pairs(service, wired, 3)).await?;
+        if said.is_absent() {
+            said = self.call(Method::PUT, "/v1/ns/instance", &self.instance_pairs(service, wired, 1)).await?;
+        }
+        if said.is_absent() {
+            let message = format!("{} lets clients change no instance of others", said.server);
+            return Err(DriverError::new(ErrorKind::Unsupported, message));
+        }
+        said.taken()
     }
 
     /// Calls the interface that the server has: finds out which when that is not known, or no longer true.
@@ -283,6 +296,15 @@ impl Driver for NacosHttp {
             self.deregister(service, &wired).await?;
             lock(&self.ours).remove(&key);
             Ok(())
+        })
+    }
+
+    fn amend<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, ()> {
+        Box::pin(async move {
+            names::service(service)?;
+            let config = &self.config;
+            let wired = Wired::of(instance, config.home(), "", config.metadata_limit)?;
+            self.overlay(service, &wired).await
         })
     }
 

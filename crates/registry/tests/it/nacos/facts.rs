@@ -295,17 +295,51 @@ fn persistent_instances_stay_and_do_not_mix_with_ephemeral_ones() {
     });
 }
 
-/// Spec: persistent over gRPC needs the server's ability.
+/// Spec: persistent over gRPC needs the server's ability, else it goes over HTTP.
 #[test]
-fn a_server_without_the_ability_gets_no_persistent_instance() {
-    let server = Fake::start(Manners { persistent: false, ..Manners::default() });
-    block_on(async {
-        let registry = connect(&server.url("?ephemeral=false"));
-        let error = registry.put("lasting", &instance("10.0.0.1:80")).await.expect_err("it cannot");
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("api=http"), "{error}");
-        end([registry]).await;
-    });
+fn a_server_without_the_ability_gets_persistent_instances_over_http() {
+    for manners in [
+        Manners { persistent: false, ..Manners::default() },
+        Manners { negotiates: false, http: (true, false), ..Manners::default() },
+    ] {
+        let server = Fake::start(manners);
+        block_on(async {
+            let registry = connect(&server.url("?ephemeral=false"));
+            registry.put("lasting", &instance("10.0.0.1:80").with_meta("k", "v")).await.expect("it is put");
+            see(&registry, "lasting", &["10.0.0.1:80"]).await;
+            assert!(server.asked("PersistentInstanceRequest").is_empty() && server.asked("InstanceRequest").is_empty());
+            assert_eq!(server.instances("DEFAULT_GROUP", "lasting")[0]["ephemeral"], false);
+            registry.remove("lasting", &InstanceId::new("10.0.0.1:80")).await.expect("it is taken away");
+            see(&registry, "lasting", &[]).await;
+            end([registry]).await;
+        });
+    }
+}
+
+/// What somebody else registered is changed as operators do it; its liveness stays its owner's.
+#[test]
+fn an_instance_of_another_process_is_changed_in_place() {
+    for http in [(true, false), (false, true)] {
+        let server = Fake::start(Manners { http, ..Manners::default() });
+        block_on(async {
+            let (owner, other) = (connect(&server.url("")), connect(&server.url("")));
+            let _kept = register(&owner, "amended", instance("10.0.0.1:80").with_weight(2.0).with_meta("a", "1")).await;
+            let view = see(&other, "amended", &["10.0.0.1:80"]).await;
+            let seen = view.snapshot.expect("a list").instances[0].clone();
+            let changed = seen.with_weight(0.0).with_meta("b", "2");
+            other.amend("amended", &changed).await.expect("it is changed");
+            let view = see_that(&owner, "amended", "the change", |view| {
+                view.snapshot.as_ref().is_some_and(|s| s.instances.first().is_some_and(|i| i.weight == 0.0))
+            })
+            .await;
+            assert_eq!(view.snapshot.expect("a list").instances[0].metadata.len(), 2);
+            let error = other.amend("amended", &instance("10.0.0.9:80")).await.expect_err("it is not there");
+            assert!(error.to_string().contains("resource not found"), "{error}");
+            end([owner]).await;
+            see(&other, "amended", &[]).await;
+            end([other]).await;
+        });
+    }
 }
 
 /// What others registered ends with them; saying that it was taken away would be a lie.
@@ -422,6 +456,8 @@ fn clusters_restrict_what_is_seen_even_when_pushes_lose_them() {
         let _b = register(&writer, "coloured", instance("10.0.0.1:80").with_cluster("blue")).await;
         let _g = register(&writer, "coloured", instance("10.0.0.2:80").with_cluster("green")).await;
         let _d = register(&writer, "coloured", instance("10.0.0.3:80")).await;
+        // Followed all the while: who asks anew gets an answer instead of the push.
+        let _followed = blue.subscribe("coloured");
         see(&blue, "coloured", &["10.0.0.1:80"]).await;
         see(&both, "coloured", &["10.0.0.1:80", "10.0.0.2:80"]).await;
         let hosts = json!([
@@ -482,6 +518,7 @@ fn bad_entries_of_a_push_are_counted() {
     block_on(async {
         let registry = connect(&server.url(""));
         let _kept = register(&registry, "mixed", instance("10.0.0.1:80")).await;
+        let _followed = registry.subscribe("mixed");
         see(&registry, "mixed", &["10.0.0.1:80"]).await;
         let hosts = json!([
             {"ip": "10.0.0.1", "port": 80, "metadata": null}, {"ip": "", "port": 80}, {"ip": "10.0.0.2"}, 7,
@@ -801,4 +838,60 @@ mod over_http {
             });
         }
     }
+}
+
+/// TLS under gRPC and HTTP, with an authority of one's own; without it, nothing is sent.
+#[test]
+fn tls_is_spoken_and_an_unknown_authority_refused() {
+    let scratch = test_support::Scratch::new("nacos-tls");
+    let certificate = require!(test_support::certificate::Certificate::issue(scratch.path()));
+    let server = Fake::start(Manners { login: Some(("nacos", "nacos")), ..Manners::default() });
+    block_on(async {
+        let (http, grpc) =
+            (tls_before(server.http(), &certificate).await, tls_before(server.grpc(), &certificate).await);
+        let url = |rest: &str| format!("nacos://nacos:nacos@127.0.0.1:{}?grpc-port={}{rest}", http.port(), grpc.port());
+        let registry = connect(&url(&format!("&tls=true&ca={}", certificate.ca.display())));
+        let _kept = register(&registry, "secret", instance("10.0.0.1:80")).await;
+        see(&registry, "secret", &["10.0.0.1:80"]).await;
+        for rest in ["&tls=true", ""] {
+            let refused = connect(&url(rest));
+            let error = refused.services().await.expect_err("not trusted, or not understood");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+            end([refused]).await;
+        }
+        assert_eq!(server.connections(), 1);
+        end([registry]).await;
+    });
+}
+
+/// Ends TLS before a plain server; gives where.
+async fn tls_before(server: SocketAddr, certificate: &test_support::certificate::Certificate) -> SocketAddr {
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let chain: Vec<_> = CertificateDer::pem_file_iter(&certificate.cert)
+        .and_then(Iterator::collect::<Result<_, _>>)
+        .expect("certificates");
+    let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("a key");
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .expect("a certificate");
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            tokio::spawn(async move {
+                let Ok(mut client) = acceptor.accept(client).await else { return };
+                let Ok(mut server) = tokio::net::TcpStream::connect(server).await else { return };
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    address
 }

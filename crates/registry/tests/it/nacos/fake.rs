@@ -173,7 +173,9 @@ impl Fake {
     /// Ends it with all its connections.
     pub(crate) fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
+            // On a thread of its own: it may be dropped inside another runtime.
+            let ended = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(5)));
+            let _ = ended.join();
         }
         self.state().clients.clear();
     }
@@ -410,6 +412,16 @@ impl State {
             }
         }
         self.touch(key);
+    }
+
+    /// Lays what an operator says over an instance, if there is one.
+    pub(super) fn lay_over(&mut self, key: &Key, ip: &str, port: i64, what: Map<String, Value>) -> bool {
+        let there = self.instances(key).iter().any(|instance| instance["ip"] == ip && instance["port"] == port);
+        if there {
+            self.overlays.insert((key.clone(), ip.to_owned(), port), what);
+            self.touch(key);
+        }
+        there
     }
 
     pub(super) fn log_in(&mut self, ttl: Duration) -> String {

@@ -118,7 +118,21 @@ async fn answer(
             let hosts: Vec<Value> = hosts.as_array().cloned().unwrap_or_default().into_iter().map(without_id).collect();
             envelope(0, "success", hosts.into())
         }
-        ("POST" | "PUT", "/v1/ns/instance") if v1 => match register(&shared, &p, manners.metadata_limit) {
+        ("PUT", "/v1/ns/instance") if v1 => match overlay(&shared, &p) {
+            true => "ok".into_response(),
+            false => {
+                (StatusCode::NOT_FOUND, Json(json!({"code": 20004, "message": "resource not found", "data": null})))
+                    .into_response()
+            }
+        },
+        ("PUT", "/v3/admin/ns/instance") if v3 => match overlay(&shared, &p) {
+            true => envelope(0, "success", json!("ok")),
+            false => {
+                (StatusCode::NOT_FOUND, Json(json!({"code": 20004, "message": "resource not found", "data": null})))
+                    .into_response()
+            }
+        },
+        ("POST", "/v1/ns/instance") if v1 => match register(&shared, &p, manners.metadata_limit) {
             Ok(()) => "ok".into_response(),
             Err(why) => (StatusCode::BAD_REQUEST, why).into_response(),
         },
@@ -211,6 +225,19 @@ fn register(shared: &Shared, p: &HashMap<String, String>, limit: usize) -> Resul
         state.keep(&service, instance);
     }
     Ok(())
+}
+
+/// What an operator sets lies over what is registered; its metadata is merged.
+fn overlay(shared: &Shared, p: &HashMap<String, String>) -> bool {
+    let service = service(p);
+    let (ip, port, _) = place(p);
+    let mut what = serde_json::Map::new();
+    for (name, value) in [("weight", p.get("weight")), ("enabled", p.get("enabled")), ("metadata", p.get("metadata"))] {
+        if let Some(value) = value.and_then(|text| serde_json::from_str::<Value>(text).ok()) {
+            what.insert(name.to_owned(), value);
+        }
+    }
+    shared.state().lay_over(&service, &ip, port, what)
 }
 
 fn deregister(shared: &Shared, p: &HashMap<String, String>) {

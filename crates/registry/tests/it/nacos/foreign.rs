@@ -93,6 +93,38 @@ fn the_python_client_and_we_see_each_other_on_r_nacos() {
     both_ways(server.port(), client, "python");
 }
 
+/// Persistent instances and what operators set go over HTTP on r-nacos, and its own state agrees.
+#[test]
+fn r_nacos_keeps_persistent_instances_and_what_operators_set() {
+    let mut server = require!(Nacos::start());
+    let url = format!("nacos://127.0.0.1:{}", server.port());
+    block_on(async {
+        let (lasting, owner) = (connect(&format!("{url}?ephemeral=false")), connect(&url));
+        lasting.put("lasting", &instance("127.0.0.1:9").with_meta("k", "v")).await.expect("it is put");
+        see(&owner, "lasting", &["127.0.0.1:9"]).await;
+        let _kept = register(&owner, "amended", instance("10.0.0.1:80").with_weight(2.0).with_meta("a", "1")).await;
+        let view = see(&lasting, "amended", &["10.0.0.1:80"]).await;
+        let seen = view.snapshot.expect("a list").instances[0].clone();
+        connect(&url).amend("amended", &seen.with_weight(0.0).with_meta("b", "2")).await.expect("it is changed");
+        let view = see_that(&owner, "amended", "the change", |view| {
+            view.snapshot.as_ref().is_some_and(|s| s.instances.first().is_some_and(|i| i.weight == 0.0))
+        })
+        .await;
+        assert_eq!(view.snapshot.expect("a list").instances[0].metadata.len(), 2);
+        end([owner]).await;
+        see(&lasting, "amended", &[]).await;
+        end([lasting]).await;
+    });
+    server.server().start_again().expect("it starts again");
+    block_on(async {
+        let registry = connect(&format!("{url}?ephemeral=false"));
+        see(&registry, "lasting", &["127.0.0.1:9"]).await;
+        registry.remove("lasting", &InstanceId::new("127.0.0.1:9")).await.expect("anybody may take it away");
+        see(&registry, "lasting", &[]).await;
+        end([registry]).await;
+    });
+}
+
 /// The fake is only worth what the original's client makes of it.
 #[test]
 fn the_java_client_takes_the_strict_server_for_a_real_one() {

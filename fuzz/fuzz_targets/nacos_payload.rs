@@ -1,0 +1,14 @@
+//! Messages from a Nacos server: any bytes are read or refused, and a list that is read keeps its promises.
+#![no_main]
+
+use std::collections::HashSet;
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let Some(snapshot) = metaroute_registry::read_nacos_payload(data) else { return };
+    let ids: HashSet<_> = snapshot.instances.iter().map(|instance| &instance.id).collect();
+    assert_eq!(ids.len(), snapshot.instances.len());
+    assert!(snapshot.instances.iter().all(|instance| instance.defect().is_none()));
+    assert!(snapshot.notes.len() <= 101);
+});

@@ -75,7 +75,7 @@ enum Command {
     /// Look over stores on disk, or files that declare stores
     #[command(subcommand)]
     Store(StoreCommand),
-    /// Write checkpoints of all stores of a data folder
+    /// Write checkpoints of all stores of a running server or of a data folder
     Backup(Backup),
     /// Make a data folder from a backup
     Restore(Restore),

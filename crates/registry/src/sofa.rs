@@ -103,7 +103,7 @@ pub(crate) struct Sofa {
 
 /// Where session servers are.
 enum Servers {
-    Lookup(Http),
+    Lookup(Box<Http>),
     Direct(Vec<String>),
 }
 
@@ -192,7 +192,7 @@ impl Sofa {
             };
             Servers::Direct(url.hosts().iter().map(with_port).collect())
         } else {
-            Servers::Lookup(Http::new(url, LOOKUP_PORT, &tls)?)
+            Servers::Lookup(Box::new(Http::new(url, LOOKUP_PORT, &tls)?))
         };
         Ok(Self {
             servers,

@@ -3,3 +3,5 @@
 mod naming;
 mod naming_server;
 mod raft;
+#[cfg(all(feature = "consul", feature = "eureka", feature = "nacos"))]
+mod server;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use metaroute_core::instance::Instance;
 use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, Registry, State, Subscription, View};
+use metaroute_registry::{ErrorKind, Options, Registration, RegistrationState, Registry, State, Subscription, View};
 use test_support::require;
 use test_support::sofa::{Sofa, SofaClient};
 
@@ -52,6 +52,15 @@ async fn register(registry: &Registry, service: &str, instance: Instance) -> Reg
 fn on_a_real_server() {
     let server = require!(Sofa::start());
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    // The server closes a connection on which nothing is said for 45 s.
+    let quiet = std::time::Instant::now();
+    let (registry, idle, mut seen) = runtime.block_on(async {
+        let registry = connect(&format!("sofa://{}", server.http()));
+        let idle = register(&registry, "idle", instance("10.4.0.1:80")).await;
+        let mut seen = registry.subscribe("idle");
+        see(&mut seen, "it", lists(&["10.4.0.1:80"])).await;
+        (registry, idle, seen)
+    });
     if !their_client_and_we_see_each_other(&server, &runtime) {
         return;
     }
@@ -59,6 +68,12 @@ fn on_a_real_server() {
         scopes_groups_and_services(&server).await;
         addresses_alone(&server).await;
         unknown_is_not_empty(&server).await;
+        tokio::time::sleep(Duration::from_secs(50).saturating_sub(quiet.elapsed())).await;
+        assert!(lists(&["10.4.0.1:80"])(&seen.current()), "{:?}", seen.current());
+        assert!(matches!(idle.state(), RegistrationState::Registered), "{:?}", idle.state());
+        idle.deregister().await;
+        see(&mut seen, "none, over the same connection", lists(&[])).await;
+        registry.shutdown(SOON).await;
     });
     let (bolt, server) = (server.bolt(), Arc::new(Mutex::new(server)));
     conformance::run(Subject {

@@ -26,7 +26,51 @@ fn versions_count_per_data_centre() {
     assert_eq!(pushed.changes, 4);
 }
 
-/// A push as server 6.3.0 sent it, whose header says Hessian.
+fn recorded(bytes: &[u8]) -> Frame {
+    let mut decoder = Decoder::default();
+    decoder.push(bytes);
+    decoder.next_frame().expect("a frame").expect("whole")
+}
+
+/// Recorded from server 6.3.0; the header says Hessian.
+#[test]
+fn a_recorded_push_is_read() {
+    let frame = recorded(include_bytes!("push-6.3.0.bin"));
+    assert_eq!((frame.codec, frame.kind), (1, Kind::Request { timeout: 2000 }));
+    let data = ReceivedDataPb::decode(&*frame.content).expect("protobuf all the same");
+    assert_eq!((&*data.data_id, &*data.group), ("pb.Service:1.0@DEFAULT", "DEFAULT_GROUP"));
+    assert_eq!((&*data.segment, &*data.scope), ("DefaultDataCenter", "zone"));
+    assert_eq!(data.subscriber_regist_ids, ["aaae62db-2369-415f-b46d-0e8e10ec35fd"]);
+    let mut pushed = Pushed::default();
+    assert!(pushed.take(data));
+    let segment = &pushed.segments["DefaultDataCenter"];
+    assert!(segment.version > 1);
+    assert_eq!(segment.boxes, ["bolt://10.1.0.1:12200?zone=z1&weight=100&note=%C3%A4%26%3D", "second box"]);
+}
+
+/// Recorded from server 5.4.3, which knows no protobuf: Bolt status 2 with four kilobytes of Hessian.
+#[tokio::test]
+async fn a_server_without_protobuf_says_so() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepted");
+        let mut request = [0; 512];
+        let _ = stream.read(&mut request).await.expect("a request");
+        stream.write_all(include_bytes!("refusal-5.4.3.bin")).await.expect("sent");
+        stream
+    });
+    let connection = Connection::open(&address).await.expect("it connects");
+    // The recorded answer is for the first call of a connection.
+    let error = connection.register("PublisherRegisterPb", &ResultPb::default()).await.expect_err("refused");
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("SOFARegistry 6 or later"), "{error}");
+    assert!(error.to_string().len() < 600, "the stack trace is left out: {error}");
+    assert!(connection.is_open(), "the server keeps it open, and so do we");
+    server.await.expect("no panic");
+}
+
+/// As a server sends it, whose header says Hessian.
 #[test]
 fn a_push_is_decoded_by_its_class_and_answered() {
     let shared = Shared {

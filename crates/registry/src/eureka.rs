@@ -28,7 +28,8 @@
 //!
 //! **Watching** is one poll for all services of a connection: a delta, checked with the server's hash, and everything anew when
 //! the hash differs, another server answers, more than three minutes passed, and every `full-every`, since the hash counts
-//! statuses only and cannot see a lost change of metadata. A server that answers 403 is still syncing and says nothing yet.
+//! statuses only and cannot see a lost change of metadata, and since a server may keep an old delta with its old hash until the
+//! next change (seen where a thousand instances left at once). A server that answers 403 is still syncing and says nothing yet.
 //!
 //! **Liveness.** The server expires a renewed lease after *twice* its duration and sweeps every minute; with its caches a dead
 //! instance is listed for up to four minutes by default, and for as long as it likes while the server preserves itself.

@@ -247,7 +247,9 @@ impl Engine {
                 options()
                     .data_block_size_policy(BlockSizePolicy::all(INDEX_BLOCK_BYTES))
                     .filter_policy(FilterPolicy::disabled())
-                    .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(INDEX_L0_TABLES)))
+                    .compaction_strategy(Arc::new(
+                        Leveled::default().with_l0_threshold(INDEX_L0_TABLES).with_table_target_size(INDEX_TABLE_BYTES),
+                    ))
             })?;
             let low = match tuning.cut {
                 None => None,
@@ -393,6 +395,10 @@ const ROW_L0_TABLES: u8 = 6;
 /// The same for the index. A bulk chunk leaves two tables, and each merge writes the first level's part of the index
 /// again, so a smaller number would make loading dearer; the gate slows writes from 6 runs on.
 const INDEX_L0_TABLES: u8 = 8;
+/// Size of a table of the index, and with [`INDEX_L0_TABLES`] of its first level: 128 MiB. Every bulk chunk spreads over
+/// all tenants, so each merge of level 0 writes all of the first level again; with the engine's 64 MiB per table that
+/// is four times as much.
+const INDEX_TABLE_BYTES: u64 = 16 << 20;
 
 /// Small, because a row is read by itself: at 16 KiB a point read decompresses four times as much for a sixth less
 /// disk.

@@ -91,7 +91,7 @@ struct Queue {
 
 enum Request {
     Apply { batch: Batch, deadline: Instant, answer: Promise<Applied> },
-    Ingest { chunk: Chunk, deadline: Instant, answer: Promise<u64> },
+    Ingest { chunk: Box<Chunk>, deadline: Instant, answer: Promise<u64> },
     Task(Box<dyn FnOnce(&mut Writer) + Send>),
 }
 
@@ -144,7 +144,7 @@ impl Shared {
         let deadline = Instant::now() + self.options.write_deadline;
         let bytes = chunk.bytes();
         let (answer, pending) = pending();
-        self.enqueue(bytes, Request::Ingest { chunk, deadline, answer }, pending)
+        self.enqueue(bytes, Request::Ingest { chunk: Box::new(chunk), deadline, answer }, pending)
     }
 
     /// Runs `task` on the writer thread, between commits.
@@ -346,7 +346,7 @@ impl Writer {
             match request {
                 Request::Apply { batch, deadline, answer } => group.push((batch, deadline, answer)),
                 Request::Ingest { chunk, deadline, answer } => {
-                    let result = self.ingest(chunk, deadline);
+                    let result = self.ingest(*chunk, deadline);
                     answer.keep(result);
                 }
                 Request::Task(task) => task(self),

@@ -155,6 +155,48 @@ fn stores_and_checkpoints_of_every_format_open() {
 }
 
 #[test]
+fn an_older_folder_goes_on_in_its_own_format() {
+    for format in 1..=FORMAT {
+        let folder = scratch();
+        copy(&fixture(format).join("store"), folder.path());
+        let store = Store::open(folder.path(), OpenOptions::default()).expect("opens");
+        let t = store.table("t").expect("there");
+        let mut chunk = metaroute_store::Chunk::new(&t);
+        for id in 200..300 {
+            chunk.push(Version::from(3), small_row(id)).expect("valid");
+        }
+        store.ingest(chunk).wait().expect("loads");
+        let mut batch = Batch::new();
+        batch.upsert(&t, Version::from(3), small_row(7)).expect("valid");
+        batch.delete(&t, Version::from(3), 8, None);
+        store.apply(batch).wait().expect("applies");
+        store.compact().wait().expect("compacts");
+        let mut saved = Vec::new();
+        store.checkpoint(&mut saved, CheckpointLimits::default(), &Cancel::new()).expect("writes");
+        store.close();
+        drop(store);
+        let text = std::fs::read_to_string(folder.path().join("FORMAT")).expect("is there");
+        assert_eq!(text, format!("metaroute store {format}\n"));
+        let restored = scratch();
+        Store::restore(restored.path(), &mut saved.as_slice(), OpenOptions::default(), &Cancel::new())
+            .expect("restores");
+        let text = std::fs::read_to_string(restored.path().join("FORMAT")).expect("is there");
+        assert_eq!(text, format!("metaroute store {FORMAT}\n"), "a restore is of the newest");
+        for path in [folder.path(), restored.path()] {
+            let store = Store::open(path, OpenOptions::default()).expect("opens");
+            let view = store.view().expect("open");
+            let report = view.check(&Cancel::new()).expect("readable");
+            assert!(report.is_clean(), "{:?}", report.problems);
+            let columns: Vec<usize> = (0..7).collect();
+            let page = view.scan(&ScanQuery::all(Walk { limit: 1_000, ..Walk::of(&t, &columns) })).expect("readable");
+            let expected = (1..90).chain(200..300).filter(|id| *id != 8).map(small_row).collect::<Vec<_>>();
+            assert_eq!(page.rows.into_iter().map(|r| r.values).collect::<Vec<_>>(), expected);
+            store.close();
+        }
+    }
+}
+
+#[test]
 fn what_this_build_writes_it_reads() {
     let folder = scratch();
     write(folder.path());

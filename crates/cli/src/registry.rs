@@ -5,6 +5,7 @@
 
 mod amend;
 mod deregister;
+mod doctor;
 mod instances;
 mod list;
 mod register;
@@ -48,7 +49,8 @@ Examples:
 Examples:
   metaroute registry register etcd://127.0.0.1:2379 default 10.0.0.7:8091 --meta version=2.3
   metaroute registry register consul://127.0.0.1:8500 orders 10.0.0.7:80 --weight 5 --zone a
-  metaroute registry register nacos://127.0.0.1:8848 orders 10.0.0.7:80 --drain 10s")]
+  metaroute registry register nacos://127.0.0.1:8848 orders 10.0.0.7:80 --drain 10s
+  metaroute registry register 10.0.0.7:8091 --seata conf/application.yml")]
     Register(register::Register),
     /// Take an instance away, whoever registered it
     ///
@@ -65,6 +67,15 @@ Examples:
   metaroute registry update etcd://127.0.0.1:2379 default 10.0.0.7:8091 --weight 0
   metaroute registry update consul://127.0.0.1:8500 orders 10.0.0.7:80 --meta version=2.4 --unset canary")]
     Update(amend::Update),
+    /// Check servers, access, clock, layout and limits, and say how to mend what is wrong
+    ///
+    /// Status 1 when something is doubtful; 2, 3 or 4 when it is wrong, cannot be reached or is not allowed.
+    #[command(after_help = "\
+Examples:
+  metaroute registry doctor nacos://127.0.0.1:8848
+  metaroute registry doctor 'consul://127.0.0.1:8500?token=env:TOKEN' orders
+  metaroute registry doctor etcd://127.0.0.1:2379 --probe --format json")]
+    Doctor(doctor::Doctor),
 }
 
 impl RegistryCommand {
@@ -76,6 +87,7 @@ impl RegistryCommand {
             Self::Register(command) => command.run(out),
             Self::Deregister(command) => command.run(out),
             Self::Update(command) => command.run(out),
+            Self::Doctor(command) => command.run(out),
         }
     }
 }

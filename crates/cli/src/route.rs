@@ -9,15 +9,17 @@ pub(crate) mod rules;
 mod simulate;
 pub(crate) mod watch;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use metaroute_core::{GuardOptions, Instance, Options, Request, RuleSet, Selector, Update};
+use metaroute_registry::several::Combine;
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Out;
-use crate::source::Listing;
-use rules::{RequestArgs, RuleArgs};
+use crate::source::{self, Listing, Source};
+use rules::{Chosen, RequestArgs, RuleArgs};
 
 #[derive(Subcommand)]
 pub(crate) enum RouteCommand {
@@ -98,8 +100,29 @@ struct Target {
     #[arg(value_name = "SERVICE")]
     service: String,
     /// Where it is registered: a fleet file or the address of a registry; `-` is a fleet file on stdin
+    ///
+    /// May be repeated, or name several with commas. Without it the registry of the Seata file is asked.
     #[arg(long, value_name = "REGISTRY_URL")]
-    from: String,
+    from: Vec<String>,
+    /// How several registries become one: failover (the first that has instances) or merged
+    #[arg(long, value_name = "HOW", default_value = "failover")]
+    combine: Combine,
+}
+
+impl Target {
+    /// Where to ask, and under which name.
+    fn source<'a>(&'a self, chosen: Option<&'a Chosen>) -> Result<(Source, Cow<'a, str>), Failure> {
+        if !self.from.is_empty() {
+            let service = chosen.map_or(&*self.service, |chosen| chosen.lookup(&self.service));
+            return Ok((Source::parse(&self.from, self.combine)?, service.into()));
+        }
+        let Some(config) = chosen.and_then(|chosen| chosen.seata.as_deref()) else {
+            return Err(Failure::usage("missing_argument", "nowhere to look: --from is missing")
+                .expected(["--from REGISTRY_URL"]));
+        };
+        let place = config.lookup(&self.service).map_err(|error| source::no_place(&error))?;
+        Ok((Source::of(vec![place.url]), place.service.into()))
+    }
 }
 
 /// What every decision needs.
@@ -127,7 +150,8 @@ struct Prepared {
 impl Decision {
     fn prepare(&self, out: &Out, seed: u64) -> Result<Prepared, Failure> {
         let chosen = self.rules.read(self.request.caller())?;
-        let listing = Listing::read(&self.target.from, chosen.lookup(&self.target.service))?;
+        let (source, service) = self.target.source(Some(&chosen))?;
+        let listing = Listing::read(&source, &service)?;
         if out.is_text() {
             chosen.tell_notes();
             self.request.tell_unused(&chosen.set);

@@ -1,12 +1,15 @@
 //! Where the instances come from: `--from`.
 
+use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use metaroute::seata::NoPlace;
 use metaroute_core::Instance;
 use metaroute_registry::document::{Format, Note};
+use metaroute_registry::several::Combine;
 use metaroute_registry::{
-    ConfigError, ConnectError, Cursor, DriverError, ErrorKind, Fleet, Registry, RegistryUrl, Scheme,
+    ConfigError, ConnectError, Cursor, DriverError, ErrorKind, Fleet, Options, Registry, RegistryUrl, Scheme, Snapshot,
 };
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,7 +19,8 @@ use crate::failure::Failure;
 use crate::output::{WARN, paint, tell};
 use crate::status::Status;
 
-/// What a registry says about one service.
+/// What a registry says about one service; by default that it knows no such service.
+#[derive(Default)]
 pub(crate) struct Listing {
     /// `None` when the registry knows no such service.
     pub(crate) instances: Option<Vec<Instance>>,
@@ -26,6 +30,97 @@ pub(crate) struct Listing {
     pub(crate) rejected: usize,
     /// Place in the registry's history.
     pub(crate) cursor: Option<Cursor>,
+    /// How old it is and why, where the registry does not confirm it.
+    pub(crate) stale: Option<(Duration, String)>,
+}
+
+/// Where to ask: one registry, several as one, or a fleet file on stdin.
+pub(crate) struct Source {
+    /// Empty for stdin.
+    urls: Vec<RegistryUrl>,
+    combine: Combine,
+}
+
+impl Source {
+    /// What stands after `--from`, each an address, a path, several of them with commas, or `-`.
+    ///
+    /// # Errors
+    /// Status 2 for what is no address.
+    pub(crate) fn parse(from: &[String], combine: Combine) -> Result<Self, Failure> {
+        if from == ["-"] {
+            return Ok(Self { urls: Vec::new(), combine });
+        }
+        let mut urls = Vec::new();
+        for text in from {
+            urls.extend(addresses(text)?);
+        }
+        Ok(Self { urls, combine })
+    }
+
+    /// One address.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub(crate) fn one(from: &str) -> Result<Self, Failure> {
+        Self::parse(&[from.to_owned()], Combine::default())
+    }
+
+    /// Registries whose addresses are known.
+    pub(crate) fn of(urls: Vec<RegistryUrl>) -> Self {
+        Self { urls, combine: Combine::default() }
+    }
+
+    /// The addresses; none for stdin.
+    pub(crate) fn urls(&self) -> &[RegistryUrl] {
+        &self.urls
+    }
+
+    /// The fleet, where the source is one file.
+    pub(crate) fn fleet(&self) -> Result<Option<Fleet>, Failure> {
+        match self.urls.as_slice() {
+            [] => fleet("-").map(Some),
+            [url] if url.scheme() == Scheme::File => fleet_at(url).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// The registry. Nothing is contacted yet. Must be called inside a runtime.
+    ///
+    /// # Errors
+    /// Status 2 when this build has none of that kind, a parameter is unknown, or it is stdin.
+    pub(crate) fn connect(&self) -> Result<Registry, Failure> {
+        self.connect_with(Options::default())
+    }
+
+    /// The same; the lists it gives are kept on disk, and serve while it cannot be reached.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub(crate) fn connect_keeping(&self) -> Result<Registry, Failure> {
+        self.connect_with(Options { cache_dir: Options::default_cache_dir(), ..Options::default() })
+    }
+
+    fn connect_with(&self, options: Options) -> Result<Registry, Failure> {
+        if self.urls.is_empty() {
+            return Err(Failure::usage("bad_value", "a fleet file on stdin cannot be followed")
+                .hint("give its path, so that changes can be seen"));
+        }
+        Registry::connect_all(&self.urls, self.combine, options).map_err(|error| match error {
+            ConnectError::NotBuiltIn(_) => Failure::usage("unsupported_registry", error.to_string())
+                .hint("build metaroute with the feature of that registry, or give a fleet file"),
+            other => Failure::usage("bad_registry_url", other.to_string()),
+        })
+    }
+}
+
+/// Secrets hidden.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, url) in self.urls.iter().enumerate() {
+            write!(f, "{}{url}", if i > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
 }
 
 /// How long a registry may take to answer a question of the command line.
@@ -35,34 +130,53 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Listing {
-    /// Asks the registry at an address (`-` is a fleet file on stdin).
+    /// Asks the registry of a source.
     ///
     /// # Errors
     /// Status 3 when it cannot be reached or read, 2 when the address or its answer is no good.
-    pub(crate) fn read(from: &str, service: &str) -> Result<Self, Failure> {
-        if from == "-" {
-            return Ok(Self::of(fleet(from)?, service));
+    pub(crate) fn read(source: &Source, service: &str) -> Result<Self, Failure> {
+        if let Some(fleet) = source.fleet()? {
+            return Ok(Self::of(fleet, service));
         }
-        let url = address(from)?;
-        if url.scheme() == Scheme::File {
-            return Ok(Self::of(fleet_at(&url)?, service));
-        }
-        let found = ask(&url, async |registry| registry.instances(service).await)?;
+        let found = ask(source, async |registry| registry.instances(service).await)?;
         Ok(match found {
-            Some((snapshot, cursor)) => Self {
-                instances: Some(snapshot.instances),
-                notes: snapshot.notes,
-                rejected: snapshot.rejected,
-                cursor: Some(cursor),
-            },
-            None => Self { instances: None, notes: Vec::new(), rejected: 0, cursor: None },
+            Some((snapshot, cursor)) => Self::seen(snapshot, Some(cursor)),
+            None => Self::default(),
         })
+    }
+
+    /// The same, but what is kept on disk serves where the registry cannot be reached; what it says is kept.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), when nothing is kept.
+    pub(crate) fn read_or_kept(source: &Source, service: &str) -> Result<Self, Failure> {
+        runtime()?.block_on(async {
+            let registry = source.connect_keeping()?;
+            let mut subscription = registry.subscribe(service);
+            let view = answer(source, async { Ok(subscription.changed().await) }).await?;
+            registry.shutdown(LEAVE_WITHIN).await;
+            let Ok(view) = view else { return Ok(Self::default()) };
+            match (view.snapshot.clone(), &view.error) {
+                (None, Some(error)) => Err(registry_failure(source, error)),
+                (None, None) => Ok(Self::default()),
+                (Some(snapshot), _) => {
+                    let stale =
+                        view.error.as_ref().map(|error| (view.age(tokio::time::Instant::now()), error.to_string()));
+                    Ok(Self { stale, ..Self::seen(Snapshot::clone(&snapshot), view.cursor) })
+                }
+            }
+        })
+    }
+
+    fn seen(snapshot: Snapshot, cursor: Option<Cursor>) -> Self {
+        let Snapshot { instances, rejected, notes } = snapshot;
+        Self { instances: Some(instances), notes, rejected, cursor, stale: None }
     }
 
     fn of(fleet: Fleet, service: &str) -> Self {
         let found = fleet.service(service);
         let rejected = found.map_or(0, |found| found.rejected);
-        Self { instances: found.map(|found| found.instances.clone()), notes: fleet.notes, rejected, cursor: None }
+        Self { instances: found.map(|found| found.instances.clone()), notes: fleet.notes, rejected, ..Self::default() }
     }
 
     /// Tells people what is odd.
@@ -78,20 +192,28 @@ pub(crate) fn tell_notes(notes: &[Note]) {
     }
 }
 
-/// The address of a registry that this build can read. Messages never show what could be a secret.
+/// The address of a registry that others can ask.
 pub(crate) fn address(text: &str) -> Result<RegistryUrl, Failure> {
-    let url: RegistryUrl = text.parse().map_err(|error: metaroute_registry::url::UrlError| {
+    match <[RegistryUrl; 1]>::try_from(addresses(text)?) {
+        Ok([url]) => Ok(url),
+        Err(_) => Err(Failure::usage("bad_registry_url", "one registry is wanted here, not several")),
+    }
+}
+
+/// The addresses of registries that others can ask. Messages never show what could be a secret.
+fn addresses(text: &str) -> Result<Vec<RegistryUrl>, Failure> {
+    let urls = RegistryUrl::parse_list(text).map_err(|error: metaroute_registry::url::UrlError| {
         let failure = Failure::usage("bad_registry_url", error.message());
         match error.suggestion() {
             Some(hint) => failure.hint(hint),
             None => failure,
         }
     })?;
-    if url.scheme() == Scheme::Memory {
+    if urls.iter().any(|url| url.scheme() == Scheme::Memory) {
         return Err(Failure::usage("unsupported_registry", "`memory:` is the registry of another process")
             .hint("`metaroute up` has one; ask it over HTTP, or give a fleet file"));
     }
-    Ok(url)
+    Ok(urls)
 }
 
 /// A fleet file by its address or path; `-` is YAML on stdin.
@@ -127,12 +249,12 @@ pub(crate) fn registry_file_failure(error: &ConfigError) -> Failure {
 /// # Errors
 /// Status 3 when it does not answer in time, and as [`registry_failure`].
 pub(crate) fn ask<T>(
-    url: &RegistryUrl,
+    source: &Source,
     question: impl AsyncFnOnce(&Registry) -> Result<T, DriverError>,
 ) -> Result<T, Failure> {
     runtime()?.block_on(async {
-        let registry = connect(url)?;
-        let answer = answer(url, question(&registry)).await;
+        let registry = source.connect()?;
+        let answer = answer(source, question(&registry)).await;
         registry.shutdown(LEAVE_WITHIN).await;
         answer
     })
@@ -140,33 +262,24 @@ pub(crate) fn ask<T>(
 
 /// What a registry answers, within the time people wait for it.
 pub(crate) async fn answer<T>(
-    url: &RegistryUrl,
+    source: &Source,
     question: impl Future<Output = Result<T, DriverError>>,
 ) -> Result<T, Failure> {
     match tokio::time::timeout(ANSWER_WITHIN, question).await {
-        Ok(answer) => answer.map_err(|error| registry_failure(url, &error)),
+        Ok(answer) => answer.map_err(|error| registry_failure(source, &error)),
         Err(_) => {
-            let message = format!("{url} did not answer within {} s", ANSWER_WITHIN.as_secs());
-            Err(Failure::new(Status::Unreachable, "registry_unreachable", message).hint(doctor(url)))
+            let message = format!("{source} did not answer within {} s", ANSWER_WITHIN.as_secs());
+            Err(Failure::new(Status::Unreachable, "registry_unreachable", message).hint(doctor(source)))
         }
     }
 }
 
-/// The registry at an address. Nothing is contacted yet. Must be called inside a runtime.
-pub(crate) fn connect(url: &RegistryUrl) -> Result<Registry, Failure> {
-    Registry::connect(url).map_err(|error| match error {
-        ConnectError::NotBuiltIn(_) => Failure::usage("unsupported_registry", error.to_string())
-            .hint("build metaroute with the feature of that registry, or give a fleet file: --from fleet.yaml"),
-        other => Failure::usage("bad_registry_url", other.to_string()),
-    })
-}
-
 /// What a registry at an address answered instead of what was asked for, with a way out.
-pub(crate) fn registry_failure(url: &RegistryUrl, error: &DriverError) -> Failure {
+pub(crate) fn registry_failure(source: &Source, error: &DriverError) -> Failure {
     let failure = driver_failure(error);
     match error.kind() {
-        _ if failure.hint.is_some() || url.scheme() == Scheme::File => failure,
-        ErrorKind::Unreachable => failure.hint(doctor(url)),
+        _ if failure.hint.is_some() || source.urls.iter().all(|url| url.scheme() == Scheme::File) => failure,
+        ErrorKind::Unreachable => failure.hint(doctor(source)),
         ErrorKind::Denied => {
             failure.hint("check user, password or token of the address; a secret may be given as env:NAME or file:PATH")
         }
@@ -174,8 +287,18 @@ pub(crate) fn registry_failure(url: &RegistryUrl, error: &DriverError) -> Failur
     }
 }
 
-fn doctor(url: &RegistryUrl) -> String {
-    format!("`metaroute registry doctor '{url}'` says more")
+fn doctor(source: &Source) -> String {
+    let urls: Vec<String> = source.urls.iter().map(|url| format!("`metaroute registry doctor '{url}'`")).collect();
+    format!("{} says more", urls.join(" or "))
+}
+
+/// A Seata configuration whose registry cannot be asked.
+pub(crate) fn no_place(error: &NoPlace) -> Failure {
+    let failure = Failure::usage("unsupported_registry", chain(error));
+    match error {
+        NoPlace::NotARegistry(_) => failure.hint("name the registry: --from REGISTRY_URL"),
+        _ => failure,
+    }
 }
 
 /// What a registry answered instead of instances.

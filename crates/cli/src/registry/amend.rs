@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{InstanceArgs, ServiceArgs, address, find, line};
 use crate::failure::{Failure, Outcome};
 use crate::output::Out;
-use crate::source;
+use crate::source::{self, Source};
 use crate::status::Status;
 use crate::wire::InstanceView;
 
@@ -48,9 +48,9 @@ impl Update {
             return Err(Failure::usage("missing_argument", "nothing to change was named")
                 .hint("name at least one of --meta, --unset, --weight, --cluster, --zone, --region, --enabled"));
         }
-        let url = source::address(&self.target.registry)?;
+        let source = Source::one(&self.target.registry)?;
         let service = &self.target.service;
-        let held = source::ask(&url, async |registry| {
+        let held = source::ask(&source, async |registry| {
             let list = registry.instances(service).await?.map(|(snapshot, _)| snapshot.instances).unwrap_or_default();
             let found = find(&list, &address, self.instance.id.as_deref());
             let [before] = found.as_slice() else {

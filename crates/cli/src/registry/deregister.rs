@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{ServiceArgs, address, find};
 use crate::failure::Outcome;
 use crate::output::{Out, WARN, paint, tell};
-use crate::source;
+use crate::source::{self, Source};
 use crate::status::Status;
 
 #[derive(Args)]
@@ -33,9 +33,9 @@ struct DeregisteredView<'a> {
 impl Deregister {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
         let address = address(&self.address)?;
-        let url = source::address(&self.target.registry)?;
+        let source = Source::one(&self.target.registry)?;
         let service = &self.target.service;
-        let (found, liveness) = source::ask(&url, async |registry| {
+        let (found, liveness) = source::ask(&source, async |registry| {
             let liveness = registry.capabilities().liveness;
             let list = registry.instances(service).await?.map(|(snapshot, _)| snapshot.instances).unwrap_or_default();
             let found: Vec<InstanceId> =

@@ -5,8 +5,8 @@ use serde::Serialize;
 
 use super::{ServiceArgs, show};
 use crate::failure::Outcome;
-use crate::output::{BAD, Out, paint, tell};
-use crate::source::Listing;
+use crate::output::{BAD, Out, WARN, paint, tell};
+use crate::source::{Listing, Source};
 use crate::status::Status;
 use crate::wire::InstanceView;
 
@@ -14,6 +14,9 @@ use crate::wire::InstanceView;
 pub(crate) struct Instances {
     #[command(flatten)]
     target: ServiceArgs,
+    /// Keep the list on disk, and show what was kept where the registry cannot be reached
+    #[arg(long)]
+    cached: bool,
 }
 
 /// The same as over HTTP, and why there is none.
@@ -22,7 +25,11 @@ struct InstancesView<'a> {
     service: &'a str,
     instances: Vec<InstanceView>,
     cursor: Option<&'a str>,
+    /// The registry cannot confirm this list right now.
     stale: bool,
+    /// How old a stale list is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    age_seconds: Option<u64>,
     /// How many entries could not be read.
     #[serde(skip_serializing_if = "is_zero")]
     rejected: usize,
@@ -39,7 +46,9 @@ fn is_zero(number: &usize) -> bool {
 impl Instances {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
         let service = &self.target.service;
-        let listing = Listing::read(&self.target.registry, service)?;
+        let source = Source::one(&self.target.registry)?;
+        let read = if self.cached { Listing::read_or_kept } else { Listing::read };
+        let listing = read(&source, service)?;
         let mut instances = listing.instances.clone().unwrap_or_default();
         instances.sort_by(|a, b| (&a.address, &a.id).cmp(&(&b.address, &b.id)));
         let reason = match &listing.instances {
@@ -49,6 +58,9 @@ impl Instances {
         };
         if out.is_text() {
             listing.tell_notes();
+            if let Some((age, error)) = &listing.stale {
+                tell(format!("{}: {error}; this list is {} s old", paint(WARN, "stale"), age.as_secs()));
+            }
             match reason {
                 Some("unknown_service") => tell(format!("{}: no service {service} is known", paint(BAD, "none"))),
                 Some(_) => tell(format!("{}: {service} has no instance", paint(BAD, "none"))),
@@ -59,7 +71,8 @@ impl Instances {
                 service,
                 instances: instances.iter().map(InstanceView::of).collect(),
                 cursor: listing.cursor.as_ref().map(|cursor| cursor.as_str()),
-                stale: false,
+                stale: listing.stale.is_some(),
+                age_seconds: listing.stale.as_ref().map(|(age, _)| age.as_secs()),
                 rejected: listing.rejected,
                 reason,
             })?;

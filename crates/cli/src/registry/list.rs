@@ -1,12 +1,11 @@
 //! `metaroute registry list`.
 
 use clap::Args;
-use metaroute_registry::Scheme;
 use serde::Serialize;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::output::Out;
-use crate::source;
+use crate::source::{self, Source};
 use crate::status::Status;
 
 #[derive(Args)]
@@ -39,14 +38,11 @@ impl List {
         Ok(Status::Done)
     }
 
-    fn names(&self, out: &Out) -> Result<Vec<Box<str>>, crate::failure::Failure> {
-        if self.registry != "-" {
-            let url = source::address(&self.registry)?;
-            if url.scheme() != Scheme::File {
-                return source::ask(&url, async |registry| registry.services().await);
-            }
-        }
-        let fleet = source::fleet(&self.registry)?;
+    fn names(&self, out: &Out) -> Result<Vec<Box<str>>, Failure> {
+        let source = Source::one(&self.registry)?;
+        let Some(fleet) = source.fleet()? else {
+            return source::ask(&source, async |registry| registry.services().await);
+        };
         if out.is_text() {
             source::tell_notes(&fleet.notes);
         }

@@ -1,36 +1,64 @@
 //! `metaroute registry register`: an owner for a registration, until it is told to stop.
 
+use std::path::{Path, PathBuf};
+use std::task::Poll;
 use std::time::Duration;
 
 use clap::Args;
-use metaroute_core::Instance;
-use metaroute_registry::{Registration, RegistrationState, Registry, RegistryUrl};
+use metaroute::properties::Surroundings;
+use metaroute::seata::SeataConfig;
+use metaroute_core::{Address, Instance};
+use metaroute_registry::{Registration, RegistrationState, Registry};
 use serde::Serialize;
 
-use super::{InstanceArgs, ServiceArgs, address};
+use super::{InstanceArgs, address};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Out, WARN, paint, tell};
-use crate::source::{self, Signals};
+use crate::source::{self, Signals, Source, no_place, tell_notes};
 use crate::status::Status;
 
-/// How long the registry may take to let go at the end.
+/// How long a registry may take to let go at the end.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The port of a Seata server that names none.
+const SEATA_PORT: u16 = 8091;
 
 #[derive(Args)]
 pub(crate) struct Register {
-    #[command(flatten)]
-    target: ServiceArgs,
-    /// Where the instance is: HOST:PORT
+    /// The registry; with --seata may be left out
+    #[arg(value_name = "REGISTRY_URL")]
+    registry: Option<String>,
+    /// The service; in Seata's layouts the cluster or the vgroup; with --seata may be left out
+    #[arg(value_name = "SERVICE")]
+    service: Option<String>,
+    /// Where the instance is: HOST:PORT; with --seata and SEATA_IP set may be left out
     #[arg(value_name = "ADDRESS")]
-    address: String,
+    address: Option<String>,
     #[command(flatten)]
     instance: InstanceArgs,
+    /// Take metadata, registries and clusters from the configuration of a Seata server
+    #[arg(long, value_name = "FILE")]
+    seata: Option<PathBuf>,
     /// Write it and leave: only where registrations need nobody who keeps them alive
     #[arg(long, conflicts_with = "drain")]
     once: bool,
     /// Leave without losing a request, within this time: announce weight 0, wait until that is seen, deregister
     #[arg(long, value_name = "DURATION", value_parser = metaroute_core::resilience::backoff::parse_duration)]
     drain: Option<Duration>,
+}
+
+/// What is registered where.
+struct Entry {
+    source: Source,
+    service: String,
+    instance: Instance,
+}
+
+/// One that is.
+struct Held {
+    entry: Entry,
+    registry: Registry,
+    registration: Registration,
 }
 
 /// One line of what happens.
@@ -47,54 +75,155 @@ struct Event<'a> {
     error: Option<String>,
 }
 
-/// What is registered where.
-struct Task<'a> {
-    url: &'a RegistryUrl,
-    service: &'a str,
-    instance: &'a Instance,
-    out: &'a mut Out,
-}
-
 impl Register {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
-        let address = address(&self.address)?;
-        let url = source::address(&self.target.registry)?;
-        let instance = match &self.instance.id {
-            Some(id) => Instance::new(address).with_id(id.as_str()),
-            None => Instance::new(address),
-        };
-        let instance = self.instance.over(instance);
-        let mut task = Task { url: &url, service: &self.target.service, instance: &instance, out };
+        let entries = self.entries(out)?;
         if self.once {
-            return task.put();
+            for entry in &entries {
+                entry.put(out)?;
+            }
+            return Ok(Status::Done);
         }
         source::runtime()?.block_on(async {
-            let registry = source::connect(&url)?;
-            let outcome = task.hold(&registry, self.drain).await;
-            registry.shutdown(source::LEAVE_WITHIN).await;
-            outcome
+            let mut signals = Signals::take_over()?;
+            let mut held = Vec::new();
+            let outcome = hold(entries, &mut held, &mut signals, out).await;
+            let left = leave(held, self.drain.filter(|_| outcome.is_ok()), out).await;
+            outcome.and(left)
         })
+    }
+
+    fn entries(&self, out: &Out) -> Result<Vec<Entry>, Failure> {
+        let given: Vec<&str> =
+            [&self.registry, &self.service, &self.address].into_iter().flatten().map(String::as_str).collect();
+        if let Some(file) = &self.seata {
+            return self.seata_entries(file, &given, out);
+        }
+        let [registry, service, place] = given.as_slice() else {
+            return Err(Failure::usage("missing_argument", "a registry, a service and an address are needed")
+                .hint("usage: metaroute registry register REGISTRY_URL SERVICE ADDRESS"));
+        };
+        let place = address(place)?;
+        let source = Source::one(registry)?;
+        if source.urls().is_empty() {
+            return Err(Failure::usage("bad_value", "a fleet file on stdin cannot be written"));
+        }
+        Ok(vec![Entry { source, service: (*service).to_owned(), instance: self.instance(place) }])
+    }
+
+    /// The arguments that were given are the last ones: an address, a service and an address, or all three.
+    fn seata_entries(&self, file: &Path, given: &[&str], out: &Out) -> Result<Vec<Entry>, Failure> {
+        let config = SeataConfig::read(file, &Surroundings::of_process())
+            .map_err(|error| Failure::config(&error, Status::Usage))?;
+        if out.is_text() {
+            tell_notes(&config.notes);
+        }
+        let is_registry = |text: &str| text.contains("://") || text.starts_with("file:");
+        let (registry, service, place) = match given {
+            [] => (None, None, None),
+            [place] => (None, None, Some(*place)),
+            [registry, place] if is_registry(registry) => (Some(*registry), None, Some(*place)),
+            [service, place] => (None, Some(*service), Some(*place)),
+            [registry, service, place, ..] => (Some(*registry), Some(*service), Some(*place)),
+        };
+        let place = match place {
+            Some(place) => address(place)?,
+            None => own_address()?,
+        };
+        let mut instance = Instance::new(place);
+        instance.metadata = config.metadata.clone();
+        let entry = |source: Source, found: String, cluster: Option<String>| {
+            let mut instance = instance.clone();
+            instance.cluster = cluster.unwrap_or_default().into();
+            let service = service.map_or(found, str::to_owned);
+            Entry { source, service, instance: self.over(instance) }
+        };
+        let places = match (config.registrations(), registry) {
+            (Ok(places), _) => places,
+            (Err(_), Some(_)) => Vec::new(),
+            (Err(error), None) => return Err(no_place(&error)),
+        };
+        Ok(match registry {
+            Some(registry) => {
+                let first = places.into_iter().next();
+                let (found, cluster) =
+                    first.map_or_else(|| ("default".to_owned(), None), |place| (place.service, place.cluster));
+                vec![entry(Source::one(registry)?, found, cluster)]
+            }
+            None => places
+                .into_iter()
+                .map(|place| entry(Source::of(vec![place.url]), place.service, place.cluster))
+                .collect(),
+        })
+    }
+
+    fn instance(&self, address: Address) -> Instance {
+        self.over(Instance::new(address))
+    }
+
+    fn over(&self, instance: Instance) -> Instance {
+        let instance = match &self.instance.id {
+            Some(id) => instance.with_id(id.as_str()),
+            None => instance,
+        };
+        self.instance.over(instance)
     }
 }
 
-impl Task<'_> {
-    fn put(&mut self) -> Outcome {
-        let (service, instance) = (self.service, self.instance);
-        source::ask(self.url, async |registry| registry.put(service, instance).await).map_err(
+/// What a Seata server calls its own: `SEATA_IP` and `SEATA_PORT`.
+fn own_address() -> Result<Address, Failure> {
+    let missing = || {
+        Failure::usage("missing_argument", "the address of the server is missing")
+            .hint("give HOST:PORT, or set SEATA_IP (and SEATA_PORT)")
+    };
+    let host = std::env::var("SEATA_IP").map_err(|_| missing())?;
+    let port = match std::env::var("SEATA_PORT") {
+        Ok(port) => port.trim().parse().map_err(|_| Failure::usage("bad_value", format!("SEATA_PORT is `{port}`")))?,
+        Err(_) => SEATA_PORT,
+    };
+    Address::new(host.trim(), port).map_err(|error| Failure::usage("bad_value", error.to_string()))
+}
+
+impl Entry {
+    fn put(&self, out: &mut Out) -> Result<(), Failure> {
+        source::ask(&self.source, async |registry| registry.put(&self.service, &self.instance).await).map_err(
             |failure| match failure.code.as_ref() {
                 "unsupported" => failure.hint("leave out --once: the command then stays and keeps it alive"),
                 _ => failure,
             },
         )?;
-        self.tell("registered", None)?;
-        Ok(Status::Done)
+        Ok(self.tell("registered", None, out)?)
     }
 
-    async fn hold(&mut self, registry: &Registry, drain: Option<Duration>) -> Outcome {
-        let mut signals = Signals::take_over()?;
-        let registration = registry.register(self.service, self.instance.clone());
-        let mut registration = registration.map_err(|error| source::registry_failure(self.url, &error))?;
-        let first = source::answer(self.url, async {
+    /// One line, at once: somebody waits for it.
+    fn tell(&self, event: &'static str, error: Option<String>, out: &mut Out) -> std::io::Result<()> {
+        let Self { service, instance, source } = self;
+        let registry = source.to_string();
+        if !out.is_text() {
+            let (id, address) = (instance.id.as_str(), instance.address.to_string());
+            let at = format!("{:.3}", jiff::Timestamp::now());
+            out.json(&Event { at, event, service, id, address, registry, error })?;
+            return out.flush();
+        }
+        match error {
+            Some(error) => tell(format!("{}: {registry}: {error}", paint(WARN, event))),
+            None => out.line(format!("{event} {} {service} {registry}", instance.address))?,
+        }
+        out.flush()
+    }
+}
+
+/// Registers, and stays until a signal or the end of all registrations.
+async fn hold(entries: Vec<Entry>, held: &mut Vec<Held>, signals: &mut Signals, out: &mut Out) -> Outcome {
+    for entry in entries {
+        let registry = entry.source.connect()?;
+        let registration = match registry.register(&entry.service, entry.instance.clone()) {
+            Ok(registration) => registration,
+            Err(error) => return Err(source::registry_failure(&entry.source, &error)),
+        };
+        held.push(Held { entry, registry, registration });
+        let Some(Held { entry, registration, .. }) = held.last_mut() else { continue };
+        let first = source::answer(&entry.source, async {
             loop {
                 match registration.changed().await {
                     RegistrationState::Pending(Some(error)) | RegistrationState::Refused(error) => return Err(error),
@@ -105,56 +234,62 @@ impl Task<'_> {
         });
         tokio::select! {
             first = first => first?,
-            () = signals.next() => return self.leave(registration, None).await,
+            () = signals.next() => return Ok(Status::Done),
         }
-        self.tell("registered", None)?;
-        loop {
-            let state = tokio::select! {
-                state = registration.changed() => state,
-                () = signals.next() => return self.leave(registration, drain).await,
-            };
-            match state {
-                RegistrationState::Registered => self.tell("registered", None)?,
-                RegistrationState::Pending(error) => {
-                    let why = error.map_or_else(|| "the registry lost it".to_owned(), |error| error.to_string());
-                    self.tell("pending", Some(why))?;
-                }
-                RegistrationState::Refused(error) => self.tell("refused", Some(error.to_string()))?,
-                _ => return Ok(Status::Done),
+        entry.tell("registered", None, out)?;
+    }
+    loop {
+        let (at, state) = tokio::select! {
+            next = next(held) => next,
+            () = signals.next() => return Ok(Status::Done),
+        };
+        let entry = &held[at].entry;
+        match state {
+            RegistrationState::Registered => entry.tell("registered", None, out)?,
+            RegistrationState::Pending(error) => {
+                let why = error.map_or_else(|| "the registry lost it".to_owned(), |error| source::chain(&error));
+                entry.tell("pending", Some(why), out)?;
             }
+            RegistrationState::Refused(error) => entry.tell("refused", Some(source::chain(&error)), out)?,
+            _ => return Ok(Status::Done),
         }
     }
+}
 
-    async fn leave(&mut self, registration: Registration, drain: Option<Duration>) -> Outcome {
+/// The next change of any of them.
+async fn next(held: &mut [Held]) -> (usize, RegistrationState) {
+    let mut waits: Vec<_> = held.iter_mut().map(|one| Box::pin(one.registration.changed())).collect();
+    std::future::poll_fn(|cx| {
+        for (at, wait) in waits.iter_mut().enumerate() {
+            if let Poll::Ready(state) = wait.as_mut().poll(cx) {
+                return Poll::Ready((at, state));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Deregisters, last first.
+async fn leave(held: Vec<Held>, drain: Option<Duration>, out: &mut Out) -> Outcome {
+    let mut outcome = Ok(Status::Done);
+    for Held { entry, registry, registration } in held.into_iter().rev() {
+        let registered = matches!(registration.state(), RegistrationState::Registered);
         let gone = match drain {
             Some(within) => {
-                self.tell("draining", None)?;
+                entry.tell("draining", None, out)?;
                 registration.drain(within).await.deregistered
             }
             None => tokio::time::timeout(LEAVE_WITHIN, registration.deregister()).await.is_ok(),
         };
-        if !gone {
-            let message = format!("{} could not be deregistered in time", self.instance.id);
-            return Err(Failure::new(Status::Unreachable, "registry_unreachable", message)
+        registry.shutdown(source::LEAVE_WITHIN).await;
+        if gone && registered {
+            entry.tell("deregistered", None, out)?;
+        } else if !gone {
+            let message = format!("{} could not be deregistered in time from {}", entry.instance.id, entry.source);
+            outcome = Err(Failure::new(Status::Unreachable, "registry_unreachable", message)
                 .hint("where the registry has a liveness of its own, it disappears by itself"));
         }
-        self.tell("deregistered", None)?;
-        Ok(Status::Done)
     }
-
-    /// One line, at once: somebody waits for it.
-    fn tell(&mut self, event: &'static str, error: Option<String>) -> std::io::Result<()> {
-        let (service, instance, registry) = (self.service, self.instance, self.url.to_string());
-        if !self.out.is_text() {
-            let (id, address) = (instance.id.as_str(), instance.address.to_string());
-            let at = format!("{:.3}", jiff::Timestamp::now());
-            self.out.json(&Event { at, event, service, id, address, registry, error })?;
-            return self.out.flush();
-        }
-        match error {
-            Some(error) => tell(format!("{}: {error}", paint(WARN, event))),
-            None => self.out.line(format!("{event} {} {service} {registry}", instance.address))?,
-        }
-        self.out.flush()
-    }
+    outcome
 }

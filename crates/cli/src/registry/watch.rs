@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use metaroute_core::{Instance, InstanceId};
-use metaroute_registry::{Registry, RegistryUrl, State, View};
+use metaroute_registry::{Registry, State, View};
 use serde::Serialize;
 
 use super::{ServiceArgs, line};
 use crate::failure::Outcome;
 use crate::output::{BAD, FAINT, GOOD, Out, WARN, paint};
 use crate::route::watch::state_name;
-use crate::source;
+use crate::source::{self, Source};
 use crate::status::Status;
 use crate::wire::InstanceView;
 
@@ -22,6 +22,9 @@ use crate::wire::InstanceView;
 pub(crate) struct Watch {
     #[command(flatten)]
     target: ServiceArgs,
+    /// Keep the list on disk, and begin with what was kept where the registry cannot be reached
+    #[arg(long)]
+    cached: bool,
 }
 
 /// One line of the stream.
@@ -54,16 +57,16 @@ type Known = BTreeMap<InstanceId, Instance>;
 
 impl Watch {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
-        let url = source::address(&self.target.registry)?;
+        let source = Source::one(&self.target.registry)?;
         source::runtime()?.block_on(async {
-            let registry = source::connect(&url)?;
-            let outcome = self.follow(&url, &registry, out).await;
+            let registry = if self.cached { source.connect_keeping()? } else { source.connect()? };
+            let outcome = self.follow(&source, &registry, out).await;
             registry.shutdown(source::LEAVE_WITHIN).await;
             outcome
         })
     }
 
-    async fn follow(&self, url: &RegistryUrl, registry: &Registry, out: &mut Out) -> Outcome {
+    async fn follow(&self, source: &Source, registry: &Registry, out: &mut Out) -> Outcome {
         let mut signals = source::Signals::take_over()?;
         let mut subscription = registry.subscribe(&self.target.service);
         let mut known = Known::new();
@@ -78,7 +81,7 @@ impl Watch {
                 && view.snapshot.is_none()
                 && let Some(error) = &view.error
             {
-                return Err(source::registry_failure(url, error));
+                return Err(source::registry_failure(source, error));
             }
             let state = (view.state, view.error.as_ref().map(ToString::to_string));
             if told.as_ref() != Some(&state) {

@@ -105,7 +105,8 @@ struct Answer {
 impl Diff {
     pub(crate) fn run(self, out: &mut Out) -> Outcome {
         let pair = self.pair()?;
-        let listing = Listing::read(&self.target.from, &self.target.service)?;
+        let (source, service) = self.target.source(None)?;
+        let listing = Listing::read(&source, &service)?;
         if out.is_text() {
             listing.tell_notes();
         }

@@ -10,7 +10,7 @@ use super::rules::{Chosen, RuleArgs};
 use crate::expr::{severity_name, severity_painted};
 use crate::failure::{At, Failure, Outcome, excerpt};
 use crate::output::{Format, GOOD, Out, WARN, paint};
-use crate::source::Listing;
+use crate::source::{Listing, Source};
 use crate::status::Status;
 
 #[derive(Args)]
@@ -61,7 +61,7 @@ impl Lint {
             chosen.notes.iter().map(|odd| note(odd.code, odd.message.clone(), place(odd))).collect();
         let mut inventory = None;
         if let (Some(from), Some(service)) = (&self.from, &self.service) {
-            let listing = Listing::read(from, chosen.lookup(service))?;
+            let listing = Listing::read(&Source::one(from)?, chosen.lookup(service))?;
             if out.is_text() {
                 listing.tell_notes();
             }

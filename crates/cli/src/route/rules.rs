@@ -96,6 +96,8 @@ pub(crate) struct Chosen {
     pub(crate) notes: Vec<Note>,
     /// Seata's transaction service groups and the clusters they are mapped to.
     clusters: BTreeMap<String, String>,
+    /// The Seata configuration it came from.
+    pub(crate) seata: Option<Box<SeataConfig>>,
 }
 
 impl RuleArgs {
@@ -149,7 +151,14 @@ fn seata_balance(set: &mut RuleSet) {
 
 impl RuleSource {
     fn read(&self, dialect: Option<Dialect>, caller: &[(String, String)]) -> Result<Chosen, Failure> {
-        let plain = |set| Chosen { set, file: None, places: Vec::new(), notes: Vec::new(), clusters: BTreeMap::new() };
+        let plain = |set| Chosen {
+            set,
+            file: None,
+            places: Vec::new(),
+            notes: Vec::new(),
+            clusters: BTreeMap::new(),
+            seata: None,
+        };
         if let Some(path) = &self.rules {
             return rules_file(path, dialect.unwrap_or_default());
         }
@@ -185,7 +194,8 @@ pub(crate) fn rules_file(path: &Path, dialect: Dialect) -> Result<Chosen, Failur
     };
     let file =
         RulesFile::parse_in(&name, &text, format, dialect).map_err(|error| Failure::config(&error, Status::Usage))?;
-    Ok(Chosen { set: file.rules, file: Some(name), places: file.places, notes: Vec::new(), clusters: BTreeMap::new() })
+    let clusters = BTreeMap::new();
+    Ok(Chosen { set: file.rules, file: Some(name), places: file.places, notes: Vec::new(), clusters, seata: None })
 }
 
 /// Reads an existing Seata configuration, with the environment variables that override it.
@@ -193,7 +203,7 @@ pub(crate) fn seata_file(path: &Path) -> Result<Chosen, Failure> {
     let config =
         SeataConfig::read(path, &Surroundings::of_process()).map_err(|error| Failure::config(&error, Status::Usage))?;
     let file = path.display().to_string();
-    let (mut set, mut notes) = (config.rules, config.notes);
+    let (mut set, mut notes) = (config.rules.clone(), config.notes.clone());
     set.rules.retain(|rule| match &rule.filter {
         Filter::Custom { router, .. } => {
             let message = format!("router `{router}` is code of the program that uses it, and is left out here");
@@ -202,7 +212,8 @@ pub(crate) fn seata_file(path: &Path) -> Result<Chosen, Failure> {
         }
         _ => true,
     });
-    Ok(Chosen { set, file: Some(file), places: Vec::new(), notes, clusters: config.vgroup_mapping })
+    let clusters = config.vgroup_mapping.clone();
+    Ok(Chosen { set, file: Some(file), places: Vec::new(), notes, clusters, seata: Some(Box::new(config)) })
 }
 
 impl RequestArgs {

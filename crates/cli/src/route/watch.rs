@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use metaroute_core::{Explained, Explanation, GuardOptions, InstanceId, Options, RuleSet, Selector, Update};
-use metaroute_registry::{Registry, RegistryUrl, State, View};
+use metaroute_registry::{Registry, State, View};
 use serde::Serialize;
 use serde_json::Number;
 
@@ -17,7 +17,7 @@ use super::explain::{percent, print, sentence};
 use super::rules::{RequestArgs, RuleArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output::{BAD, Format, GOOD, Out, STRONG, WARN, paint};
-use crate::source;
+use crate::source::{self, Source};
 use crate::status::Status;
 use crate::wire;
 
@@ -74,14 +74,13 @@ impl Watch {
             chosen.tell_notes();
             self.request.tell_unused(&chosen.set);
         }
-        let url = source::address(&self.target.from)?;
+        let (source, service) = self.target.source(Some(&chosen))?;
         let options = Options { guard: GuardOptions::off(), ..self.request.options(0) };
         let selector = Selector::new(chosen.set.clone(), options).map_err(|error| Failure::rules(&error))?;
         let runtime = source::runtime()?;
         runtime.block_on(async {
-            let registry = source::connect(&url)?;
-            let service = chosen.lookup(&self.target.service);
-            let outcome = self.follow(&url, &registry, service, &selector, &chosen.set, out).await;
+            let registry = source.connect()?;
+            let outcome = self.follow(&source, &registry, &service, &selector, &chosen.set, out).await;
             registry.shutdown(Duration::from_secs(1)).await;
             outcome
         })
@@ -89,7 +88,7 @@ impl Watch {
 
     async fn follow(
         &self,
-        url: &RegistryUrl,
+        source: &Source,
         registry: &Registry,
         service: &str,
         selector: &Selector,
@@ -111,7 +110,7 @@ impl Watch {
                 (State::UnknownService, _) => Update::UnknownService,
                 (_, Some(snapshot)) => Update::Snapshot(snapshot.instances.clone()),
                 (_, None) => match &view.error {
-                    Some(error) => return Err(source::registry_failure(url, error)),
+                    Some(error) => return Err(source::registry_failure(source, error)),
                     None => continue,
                 },
             };

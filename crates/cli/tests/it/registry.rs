@@ -232,3 +232,139 @@ fn an_instance_is_taken_away_from_etcd_by_hand() {
     assert_eq!(owner.until("deregistered")["address"], "10.0.0.7:8091");
     assert_eq!(owner.end(), Some(0));
 }
+
+/// The check of a name in a report.
+fn check<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let checks = report["checks"].as_array().expect("checks");
+    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no {name} in {report}"))
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
+    let fleet = Fleet::new("{id: a, address: \"h:1\"}");
+    let good = registry("doctor", &[&fleet.from()]);
+    assert_eq!((good.status, &good.json()["ok"]), (0, &json!(true)), "{good:?}");
+    fleet.rewrite("{id: a, address: \"h:1\", weight: 0}\n{id: b, address: \"nowhere\"}");
+    let doubtful = registry("doctor", &[&fleet.from(), "orders"]);
+    assert_eq!(doubtful.status, 1, "{doubtful:?}");
+    assert_eq!(check(&doubtful.json(), "service")["status"], "warning");
+    assert_eq!(check(&doubtful.json(), "layout")["status"], "warning");
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let down = registry("doctor", &[&format!("etcd://root:hunter2@127.0.0.1:{port}")]);
+    assert_eq!((down.status, &down.json()["ok"]), (3, &json!(false)));
+    assert!(check(&down.json(), "server")["hint"].is_string() && check(&down.json(), "access")["status"] == "error");
+    assert_eq!(check(&down.json(), "secrets")["status"], "warning");
+    assert!(!down.stdout.contains("hunter2"));
+    assert_eq!(registry("doctor", &["etcd://h?tttl=3s"]).status, 2);
+}
+
+#[test]
+fn the_doctor_probes_a_real_etcd() {
+    let etcd = require!(Etcd::start(&[]));
+    let run = registry("doctor", &[&format!("etcd://{}", etcd.address()), "--probe"]);
+    let report = run.json();
+    // Nobody registered there yet, which is worth a word.
+    assert_eq!((run.status, &check(&report, "access")["status"]), (1, &json!("warning")), "{report}");
+    let probe = check(&report, "probe");
+    assert_eq!(probe["status"], "ok", "{report}");
+    assert!(probe["message"].as_str().unwrap().contains("an update is seen after"), "{probe}");
+    assert_eq!(etcd.ctl(&["get", "--prefix", "", "--keys-only"]).trim(), "", "nothing is left behind");
+}
+
+#[test]
+fn a_seata_configuration_names_registry_cluster_and_metadata() {
+    let etcd = require!(Etcd::start(&[]));
+    let fleet = Fleet::new("{id: a, address: \"h:1\"}");
+    let lines = [
+        "seata.registry.type=etcd3".to_owned(),
+        format!("seata.registry.etcd3.server-addr=http://{}", etcd.address()),
+        "seata.registry.etcd3.cluster=hz".to_owned(),
+        "seata.registry.metadata.version=2.3".to_owned(),
+        "seata.service.vgroup-mapping.shop=hz".to_owned(),
+        "seata.client.routing.enabled=true".to_owned(),
+        "seata.client.routing.routers=metadata-router-1".to_owned(),
+        "seata.client.routing.metadata-router-1.expression=version >= 2.3".to_owned(),
+    ];
+    let file = fleet.file("application.properties", &lines.join("\n"));
+    let mut owner = Foreground::start(&["register", "10.0.0.7:8091", "--seata", &file, "--meta", "lane=blue"]);
+    let registered = owner.next();
+    assert_eq!((&registered["event"], &registered["service"]), (&json!("registered"), &json!("hz")));
+    // A client with the same file finds it by its transaction service group.
+    let explained = metaroute(["route", "explain", "shop", "--seata", &file, "--format", "json"]);
+    assert_eq!(explained.status, 0, "{explained:?}");
+    let instance = &explained.json()["instances"][0];
+    assert_eq!(
+        (&instance["address"], &instance["metadata"]),
+        (&json!("10.0.0.7:8091"), &json!({"lane": "blue", "version": "2.3"}))
+    );
+    owner.signal(Signal::TERM);
+    assert_eq!(owner.next()["event"], "deregistered");
+    assert_eq!(owner.end(), Some(0));
+    // Addresses in the configuration itself are no registry.
+    let none = fleet.file("file.properties", "seata.registry.type=file");
+    let run = metaroute(["route", "explain", "shop", "--seata", &none, "--format", "json"]);
+    assert_eq!((run.status, &run.error()["code"]), (2, &json!("unsupported_registry")), "{run:?}");
+    let run = metaroute(["route", "explain", "shop", "--format", "json"]);
+    assert_eq!((run.status, &run.error()["code"]), (2, &json!("missing_argument")), "{run:?}");
+}
+
+#[test]
+fn several_registries_are_one() {
+    let one = Fleet::new("{id: a, address: \"h:1\"}");
+    let two = Fleet::new("{id: b, address: \"h:2\"}\n{id: c, address: \"H:1\"}");
+    let (first, second) = (one.from(), two.from());
+    let ids = |how: &str| {
+        let run = metaroute([
+            "route",
+            "explain",
+            "orders",
+            "--from",
+            &first,
+            "--from",
+            &second,
+            "--combine",
+            how,
+            "--format",
+            "json",
+        ]);
+        assert_eq!(run.status, 0, "{run:?}");
+        let json = run.json();
+        json["instances"].as_array().unwrap().iter().map(|i| i["id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(ids("merged"), ["a", "b"], "c is a under another name");
+    assert_eq!(ids("failover"), ["a"]);
+    std::fs::remove_file(&first).unwrap();
+    assert_eq!(ids("failover"), ["b", "c"]);
+    std::fs::remove_file(&second).unwrap();
+    let run = metaroute(["route", "pick", "orders", "--from", &format!("{first},file://{second}"), "--format", "json"]);
+    assert_eq!(run.status, 3, "{run:?}");
+}
+
+#[test]
+fn a_list_kept_on_disk_is_shown_while_the_registry_is_down() {
+    let etcd = require!(Etcd::start(&[]));
+    let fleet = Fleet::new("{id: a, address: \"h:1\"}");
+    let url = format!("etcd://{}", etcd.address());
+    let instances = |more: &[&str]| {
+        let output = command()
+            .args(["registry", "instances", &url, "default", "--format", "json"])
+            .args(more)
+            .env("XDG_CACHE_HOME", fleet.path("cache"))
+            .output()
+            .expect("metaroute runs");
+        let json = serde_json::from_slice::<Value>(&output.stdout).unwrap_or_default();
+        (output.status.code(), json)
+    };
+    let mut owner = Foreground::start(&["register", &url, "default", "10.0.0.7:8091"]);
+    owner.until("registered");
+    let (status, fresh) = instances(&["--cached"]);
+    assert_eq!((status, &fresh["stale"]), (Some(0), &json!(false)));
+    owner.signal(Signal::INT);
+    assert_eq!(owner.until("deregistered")["event"], "deregistered");
+    drop(owner);
+    drop(etcd);
+    assert_eq!(instances(&[]).0, Some(3), "only when it was asked for");
+    let (status, stale) = instances(&["--cached"]);
+    assert_eq!((status, &stale["stale"], &stale["instances"]), (Some(0), &json!(true), &fresh["instances"]));
+    assert!(stale["age_seconds"].is_number());
+}

@@ -43,6 +43,8 @@
 //! **Watching** is `POST /naming/v1/watch`. Terms go up, down and to −1 and are only ever sent back. A server that suddenly knows
 //! nothing has lost its memory: others are asked, and for two heartbeats the old list stays.
 //!
+//! **Changing** what another process registered is a registration with a higher term; its heartbeats leave that as it is.
+//!
 //! **Lossy.** Nothing. **Limits.** Only the core's. **Liveness.** An owner that dies is gone after 90 to 150 s.
 //!
 //! Proven against Seata's released client 2.6.0 (the server is not published, so it is played by a strict double made from its

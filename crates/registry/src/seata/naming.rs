@@ -330,23 +330,84 @@ impl NamingServer {
         None
     }
 
+    /// The nodes under an id at one server, wherever they were registered.
+    async fn nodes(&self, server: usize, service: &str, id: &InstanceId) -> Result<Vec<Sent>, DriverError> {
+        let answer = self.discovery(server, service).await?;
+        let mut found = Vec::new();
+        for_each_node(&answer, |cluster, unit, node| {
+            if belongs(node, service) && node::read(node).is_ok_and(|instance| instance.id == *id) {
+                found.push(Sent { cluster: cluster.to_owned(), unit: unit.to_owned(), body: node.clone() });
+            }
+        });
+        Ok(found)
+    }
+
     /// Takes away what another process registered: each server is asked what it has under the id.
     async fn withdraw_unseen(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
         let answers = join_all((0..self.session.servers()).map(|server| async move {
-            let answer = self.discovery(server, service).await?;
-            let mut found = Vec::new();
-            for_each_node(&answer, |cluster, unit, node| {
-                if belongs(node, service) && node::read(node).is_ok_and(|instance| instance.id == *id) {
-                    found.push(Sent { cluster: cluster.to_owned(), unit: unit.to_owned(), body: node.clone() });
-                }
-            });
-            for sent in found {
+            for sent in self.nodes(server, service, id).await? {
                 self.post(server, "unregister", &self.last_word(sent)).await?;
             }
             Ok(())
         }))
         .await;
         if answers.iter().any(Result::is_ok) { Ok(()) } else { answers.into_iter().collect() }
+    }
+
+    /// Changes what another process keeps registered: the same node with a higher term. The owner's heartbeats have the old
+    /// term, so they keep the node alive and do not change it back.
+    async fn rewrite(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
+        let answers = join_all((0..self.session.servers()).map(|server| async move {
+            let nodes = self.nodes(server, service, &instance.id).await?;
+            for node in &nodes {
+                self.post(server, "register", &self.amended(service, instance, node)).await?;
+            }
+            Ok(!nodes.is_empty())
+        }))
+        .await;
+        if answers.iter().any(|answer| matches!(answer, Ok(true))) {
+            return Ok(());
+        }
+        answers.into_iter().collect::<Result<Vec<bool>, DriverError>>()?;
+        Err(DriverError::new(ErrorKind::Invalid, format!("there is no instance `{}` of `{service}`", instance.id)))
+    }
+
+    /// A node with another instance's weight, health and metadata; what it is besides stays.
+    fn amended(&self, service: &str, instance: &Instance, node: &Sent) -> Sent {
+        let old = |key: &str| node.body.get(key).unwrap_or(&Value::Null);
+        let mut changed = instance.clone();
+        let in_metadata = |key: &str| old("metadata").get(key).is_some();
+        for key in node::ADDED.iter().filter(|key| !in_metadata(key)) {
+            // Put there by reading, where the node is no plain member.
+            if old("role").as_str().is_some_and(|role| role != "MEMBER") {
+                changed.metadata.remove(*key);
+            }
+        }
+        if let Some(incarnation) = old("metadata").get(carrier::INCARNATION).and_then(Value::as_str) {
+            changed.incarnation = Incarnation::new(incarnation);
+        } else {
+            changed.incarnation = Incarnation::default();
+        }
+        let about = Registered {
+            namespace: &self.namespace,
+            cluster: &node.cluster,
+            unit: &node.unit,
+            service,
+            control_port: None,
+            term: self.next_term(old("term").as_u64().unwrap_or(0)),
+        };
+        let mut body = node::write(&changed, &about);
+        for key in ["control", "transaction", "internal", "group", "role", "version", "unit"] {
+            if !old(key).is_null() {
+                body[key] = old(key).clone();
+            }
+        }
+        for key in [VGROUP, node::CLUSTER_TYPE] {
+            if in_metadata(key) {
+                body["metadata"][key] = old("metadata")[key].clone();
+            }
+        }
+        Sent { cluster: node.cluster.clone(), unit: node.unit.clone(), body }
     }
 }
 
@@ -435,6 +496,10 @@ impl Driver for NamingServer {
             self.own().remove(&key);
             Ok(())
         })
+    }
+
+    fn amend<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, ()> {
+        Box::pin(self.rewrite(service, instance))
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

@@ -15,6 +15,9 @@ pub(super) const VGROUP: &str = "vGroup";
 /// The kind of cluster inside a node's metadata.
 pub(super) const CLUSTER_TYPE: &str = "cluster-type";
 
+/// The metadata keys that reading adds to a node that is no plain member.
+pub(super) const ADDED: [&str; 4] = ["role", "group", "term", "version"];
+
 /// What a NamingServer has a place of its own for. It has a unit and terms, but neither is an incarnation: the unit stays the
 /// same over restarts and terms grow with every change.
 const NATIVE: Native = Native { id: false, weight: true, enabled: false, cluster: true, incarnation: false };
@@ -108,8 +111,7 @@ fn address(node: &Map<String, Value>) -> Result<Address, String> {
 pub(super) fn add_role(instance: &mut Instance, node: &Value, term: Option<&Value>) {
     let text = |key: &str| node.get(key).and_then(Value::as_str).filter(|text| !text.is_empty()).map(MetaValue::from);
     let term = term.filter(|term| term.is_number()).map(|term| MetaValue::Number(term.to_string().into()));
-    let found = [("role", text("role")), ("group", text("group")), ("term", term), ("version", text("version"))];
-    for (key, value) in found {
+    for (key, value) in ADDED.into_iter().zip([text("role"), text("group"), term, text("version")]) {
         if let Some(value) = value {
             instance.metadata.entry(key.into()).or_insert(value);
         }

@@ -259,8 +259,25 @@ async fn namespaces_clusters_and_control_port_are_as_the_address_says() {
         let body: Value = serde_json::from_str(&call.body).expect("JSON");
         assert!(body["control"]["host"].is_string() && body["transaction"]["port"].is_u64(), "{body}");
     }
-    // Another process takes it away, without having registered it.
+    // Another process changes it, and its owner's heartbeats do not change it back.
     let other = connect(&url(&[&server], "/blue"));
+    let (mut list, _) = other.instances("orders").await.expect("answered").expect("known");
+    let mut amended = list.instances.remove(0).with_weight(0.0).with_meta("note", "draining");
+    amended.cluster = "elsewhere".into();
+    other.amend("orders", &amended).await.expect("changed");
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let (list, _) = other.instances("orders").await.expect("answered").expect("known");
+    assert_eq!((list.instances.len(), list.instances[0].weight), (1, 0.0), "{list:?}");
+    assert_eq!(list.instances[0].metadata.get("note"), Some(&"draining".into()));
+    assert_eq!(list.instances[0].incarnation, amended.incarnation, "it is the same life");
+    let changed = server.node("blue", "c9", "orders@10.0.0.1:80").expect("in its own cluster");
+    assert_eq!(
+        (&changed["control"], &changed["metadata"]["vGroup"]),
+        (&stored["control"], &stored["metadata"]["vGroup"])
+    );
+    let error = other.amend("orders", &instance("10.0.0.77:80")).await.expect_err("nobody there");
+    assert_eq!(error.kind(), metaroute_registry::ErrorKind::Invalid);
+    // Another process takes it away, without having registered it.
     drop(registration);
     here.shutdown(SOON).await;
     server.register("blue", "c9", "u-7", &node("10.0.0.9", 9, 7, json!({"vGroup": {"orders": "u-7"}})));

@@ -164,6 +164,8 @@ pub(super) fn read_hosts(hosts: &[Value], protected: bool, filter: &Filter) -> S
         }
         match found.get_mut(&(instance.id.clone(), cluster.clone())) {
             None => drop(found.insert((instance.id.clone(), cluster), instance)),
+            // A process that goes from one server to another holds both for a moment.
+            Some(other) if *other == instance => {}
             // Two connections registered the same place; the later life is the one that is there.
             Some(other) => {
                 let message = format!("`{}` is there twice, the later registration was kept", instance.id);

@@ -36,9 +36,8 @@ fn what_is_no_list_is_an_error() {
 
 #[test]
 fn metadata_of_other_kinds_becomes_text_and_null_is_absent() {
-    let read = list(
-        json!({"hosts": [{"ip": "h", "port": "80", "metadata": {"n": 2.50, "b": true, "x": null, "o": {"a": 1}}}]}),
-    );
+    let text = r#"{"hosts": [{"ip": "h", "port": "80", "metadata": {"n": 2.50, "b": true, "x": null, "o": {"a": 1}}}]}"#;
+    let read = list(serde_json::from_str(text).expect("JSON"));
     let metadata = &read.snapshot.instances[0].metadata;
     let texts: Vec<_> = metadata.iter().map(|(key, value)| (&**key, value.to_text())).collect();
     assert_eq!(texts, [("b", "true".into()), ("n", "2.50".into()), ("o", r#"{"a":1}"#.into())]);
@@ -61,6 +60,13 @@ fn of_two_lives_at_one_place_the_later_is_kept() {
         assert_eq!(read.snapshot.instances[0].incarnation, Incarnation::new("1b-0"));
         assert_eq!((read.snapshot.rejected, read.snapshot.notes[0].code), (1, "duplicate_id"));
     }
+}
+
+#[test]
+fn one_life_over_two_connections_is_one() {
+    let host = json!({"ip": "h", "port": 80, "metadata": {"metaroute-incarnation": "1a-0"}});
+    let read = list(json!({"hosts": [host, host]}));
+    assert_eq!((read.snapshot.instances.len(), read.snapshot.rejected, read.snapshot.notes.len()), (1, 0, 0));
 }
 
 #[test]

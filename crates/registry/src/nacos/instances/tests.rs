@@ -36,7 +36,8 @@ fn what_is_no_list_is_an_error() {
 
 #[test]
 fn metadata_of_other_kinds_becomes_text_and_null_is_absent() {
-    let text = r#"{"hosts": [{"ip": "h", "port": "80", "metadata": {"n": 2.50, "b": true, "x": null, "o": {"a": 1}}}]}"#;
+    let text =
+        r#"{"hosts": [{"ip": "h", "port": "80", "metadata": {"n": 2.50, "b": true, "x": null, "o": {"a": 1}}}]}"#;
     let read = list(serde_json::from_str(text).expect("JSON"));
     let metadata = &read.snapshot.instances[0].metadata;
     let texts: Vec<_> = metadata.iter().map(|(key, value)| (&**key, value.to_text())).collect();

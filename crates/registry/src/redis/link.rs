@@ -3,7 +3,7 @@
 //! Commands and messages share a connection (RESP3, Redis 6 and newer). A message is only a hint that a look is
 //! worthwhile, so it is folded into a small state at once and nothing queues up.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -49,10 +49,8 @@ struct Channels {
 struct Heard {
     /// Counts messages; whoever waits for one waits for this.
     count: watch::Sender<u64>,
-    /// Texts of messages since they were last taken.
-    texts: BTreeSet<Box<str>>,
-    /// In which order they came.
-    order: Vec<Box<str>>,
+    /// Texts of messages since they were last taken, as they came.
+    texts: Vec<Box<str>>,
 }
 
 /// Texts kept until somebody looks; after more than that, a look at everything is due anyway.
@@ -71,9 +69,8 @@ impl Channels {
                 let (Some(channel), Some(text)) = (string(channel), string(text)) else { return };
                 let mut heard = self.lock();
                 let Some(heard) = heard.get_mut(&*channel) else { return };
-                if heard.order.len() < TEXTS_MAX {
-                    heard.texts.insert(text.clone().into());
-                    heard.order.push(text.into());
+                if heard.texts.len() < TEXTS_MAX {
+                    heard.texts.push(text.into());
                 }
                 heard.count.send_modify(|count| *count += 1);
             }
@@ -172,11 +169,9 @@ impl Link {
     pub(super) async fn listen(&self, channel: &str) -> Result<watch::Receiver<u64>, DriverError> {
         let counter = {
             let mut heard = self.channels.lock();
-            let heard = heard.entry(channel.into()).or_insert_with(|| Heard {
-                count: watch::Sender::new(0),
-                texts: BTreeSet::new(),
-                order: Vec::new(),
-            });
+            let heard = heard
+                .entry(channel.into())
+                .or_insert_with(|| Heard { count: watch::Sender::new(0), texts: Vec::new() });
             heard.count.subscribe()
         };
         let mut subscribed = self.subscribed.lock().await;
@@ -198,10 +193,7 @@ impl Link {
     /// The messages of a channel since this was last asked.
     pub(super) fn heard(&self, channel: &str) -> Vec<Box<str>> {
         match self.channels.lock().get_mut(channel) {
-            Some(heard) => {
-                heard.texts.clear();
-                std::mem::take(&mut heard.order)
-            }
+            Some(heard) => std::mem::take(&mut heard.texts),
             None => Vec::new(),
         }
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::redis::Redis;
 use test_support::seata_client::SeataClient;
-use test_support::{Scratch, require, wait_until};
+use test_support::{Proxy, Scratch, require, wait_until};
 
 use crate::conformance::{self, Subject, Traits};
 
@@ -309,6 +309,49 @@ fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away()
             second.deregister().await;
             see(&new, "c", &[]).await;
         }
+    });
+}
+
+#[test]
+fn an_instance_that_moves_to_another_address_is_there_once() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let registry = at(&server, "");
+        let mut registration = registry.register("c", instance("10.0.0.1:80").with_id("one")).expect("valid");
+        registered(&mut registration).await;
+        registration.update(instance("10.0.0.2:80").with_id("one")).expect("valid");
+        see(&registry, "c", &["10.0.0.2:80"]).await;
+        registration.deregister().await;
+        see(&registry, "c", &[]).await;
+    });
+}
+
+/// The other one registered while this one was cut off, so it knows better who is there.
+#[test]
+fn an_owner_that_was_away_does_not_take_its_address_back() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        let proxy = Proxy::start(server.address());
+        let (away, new) = (connect(&format!("redis://{}?ttl=2s", proxy.address())), at(&server, "?ttl=2s"));
+        let mut first = away.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
+        registered(&mut first).await;
+        proxy.cut();
+        see(&new, "c", &[]).await;
+        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
+        registered(&mut second).await;
+        proxy.heal();
+        registered(&mut first).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
+        assert_eq!(snapshot.instances[0].metadata.get("life").map(|life| life.to_text()).as_deref(), Some("2"));
+        // Once that one is gone, it is this one's turn again.
+        second.deregister().await;
+        see_if(&new, "c", "the first life", |view| {
+            view.snapshot
+                .as_ref()
+                .is_some_and(|s| s.instances.iter().any(|i| i.metadata.get("life") == Some(&"1".into())))
+        })
+        .await;
     });
 }
 

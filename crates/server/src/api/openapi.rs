@@ -60,7 +60,7 @@ pub fn data_paths(stores: &[Arc<Schema>], paths: &mut Map<String, Value>) {
         json!({"get": {
             "summary": "All shards of this process and the small files of its data folder, as frames of a kind (1 file, 2 data, 3 end), a length in four bytes and a payload; without its end it is no backup.",
             "responses": with_problems(json!({"200": {
-                "description": "the frames", "content": {"application/octet-stream": {"schema": {"type": "string", "contentEncoding": "binary"}}},
+                "description": "the frames", "content": {"application/octet-stream": {}},
             }}), &["404", "503"]),
         }}),
     );

@@ -46,7 +46,7 @@
 //!
 //! `tower` ([`Route`], [`Discover`]) and `metrics` ([`metrics`]) are on by default: both cost a few small pure-Rust
 //! crates, and most services want them. Registries over a network are features, too, each by its own name (`nacos`,
-//! `consul`, `etcd`, …), and all but `kubernetes` are on by default; files and memory are always there.
+//! `consul`, `etcd`, …), on by default; files and memory are always there.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(all(feature = "tower", feature = "metrics")), allow(rustdoc::broken_intra_doc_links))]
 

@@ -87,7 +87,8 @@ impl Scheme {
             Self::Etcd => cfg!(feature = "etcd"),
             Self::NamingServer | Self::SeataRaft => cfg!(feature = "seata"),
             Self::Sofa => cfg!(feature = "sofa"),
-            Self::Kubernetes => cfg!(feature = "kubernetes"),
+            // Its addresses are understood; there is no back end yet.
+            Self::Kubernetes => false,
             Self::DnsSrv => cfg!(feature = "dns"),
         }
     }

@@ -295,6 +295,7 @@ impl Dns {
         }
         let mut snapshot = Snapshot { rejected, notes, instances: records::instances(found, self.lowest_only) };
         snapshot.notes.sort_by(|a, b| a.message.cmp(&b.message));
+        snapshot.bound_notes();
         Ok(Look { state: SeenState::Service(snapshot), ttl })
     }
 

@@ -124,6 +124,25 @@ pub struct Snapshot {
     pub notes: Vec<Note>,
 }
 
+/// Most notes of a snapshot: who can write a thousand bad entries must not fill logs and memory with them.
+#[allow(dead_code, reason = "a build without network back ends has no use for it")]
+const NOTES_MAX: usize = 100;
+
+impl Snapshot {
+    /// Keeps the first hundred notes and says how many there were.
+    #[allow(dead_code, reason = "a build without network back ends has no use for it")]
+    pub(crate) fn bound_notes(&mut self) {
+        let all = self.notes.len();
+        if all <= NOTES_MAX {
+            return;
+        }
+        self.notes.truncate(NOTES_MAX);
+        let file = self.notes[0].file.clone();
+        let message = format!("and {} more notes", all - NOTES_MAX);
+        self.notes.push(Note { code: "more_notes", message, file, at: None });
+    }
+}
+
 /// A registration's liveness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lease {

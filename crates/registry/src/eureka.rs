@@ -557,6 +557,19 @@ impl Eureka {
     }
 }
 
+/// What a fuzz target feeds with bytes: the body of a full answer, applied once more as a delta. The snapshots of `WEB` before
+/// and after.
+#[doc(hidden)]
+pub fn read_applications(bytes: &[u8]) -> Option<Vec<Snapshot>> {
+    let body = serde_json::from_slice(bytes).ok()?;
+    let seata = bytes.len().is_multiple_of(2);
+    let mut apps = Apps::full(&body, seata, Some(1), &Apps::default(), 1).ok()?;
+    let before = apps.of("web").map(apps::App::snapshot);
+    apps.delta(&body, seata, 2).ok()?;
+    let _ = (apps.names(), apps.hash());
+    Some(before.into_iter().chain(apps.of("web").map(apps::App::snapshot)).collect())
+}
+
 /// What a reading says about a service. A service that a watcher has seen and that is gone is empty, not unknown.
 fn seen(reading: &Reading, service: &str, before: Told) -> Seen {
     let (state, told) = match (reading.apps.of(service), before) {

@@ -54,11 +54,17 @@ mod web;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
+#[cfg(feature = "consul")]
+#[doc(hidden)]
+pub use consul::read_entries as read_consul_entries;
 pub use document::ConfigError;
 pub use driver::{Capabilities, Cursor, Driver, DriverError, ErrorKind, Snapshot};
 #[cfg(feature = "etcd")]
 #[doc(hidden)]
 pub use etcd::read_key as read_etcd_key;
+#[cfg(feature = "eureka")]
+#[doc(hidden)]
+pub use eureka::read_applications as read_eureka_applications;
 pub use file::{FileDriver, FileOptions};
 pub use fleet::Fleet;
 pub use memory::Memory;

@@ -1,6 +1,6 @@
 //! One entry of Consul's health endpoint, and what we register as one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use metaroute_core::instance::{Address, Incarnation, Instance, InstanceId, MetaValue};
 use serde::Deserialize;
@@ -159,6 +159,12 @@ pub(super) fn read(service: &str, entries: Vec<Value>, seata: bool) -> Snapshot 
         }
     }
     snapshot.instances = distinct(found, &mut snapshot.notes);
+    // Somebody's id may look like what tells two nodes apart.
+    let mut ids = HashSet::with_capacity(snapshot.instances.len());
+    let before = snapshot.instances.len();
+    snapshot.instances.retain(|instance| ids.insert(instance.id.clone()));
+    snapshot.rejected += before - snapshot.instances.len();
+    snapshot.bound_notes();
     snapshot
 }
 

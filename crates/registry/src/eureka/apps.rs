@@ -171,6 +171,7 @@ impl App {
                 at: None,
             });
         }
+        snapshot.bound_notes();
         snapshot
     }
 }

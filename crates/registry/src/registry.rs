@@ -363,4 +363,6 @@ impl Drop for Shared {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

@@ -1,17 +1,25 @@
 //! The protocol over gRPC: the router's client and the adapter a shard process mounts on its server.
 //!
 //! One HTTP/2 connection per address carries all requests of a router, so a thousand concurrent queries cost a shard no
-//! more connections than one. Deadlines travel in the request; dropping a stream resets it, which the shard sees as its
-//! reader leaving.
+//! more connections than one. Deadlines travel in the request; dropping a stream resets it a moment later, which the shard
+//! sees as its reader leaving.
+//!
+//! The moment is for the connection's sake. A router often has all it wants just before the last frame arrives, and HTTP/2
+//! takes frames of a stream that was reset for mistakes of the other side: after a thousand of them it gives the whole
+//! connection up, with everything on it. So an answer nobody reads is read to its end where that is near, and a
+//! connection on which many were broken off all the same is replaced before it comes to that.
 
 use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
+use futures_util::{FutureExt, Stream, StreamExt, TryFutureExt, TryStreamExt};
 use metaroute_core::Instance;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::ShardClient;
 use crate::protocol::{
@@ -23,13 +31,72 @@ use crate::wire::{self, MESSAGE_BYTES_MAX, proto};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often an idle connection is checked, so that a host that vanished is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// How long the rest of an answer nobody reads any more is waited for before it is reset.
+const LINGER: Duration = Duration::from_millis(50);
+/// Answers that may be reset on one connection; HTTP/2 bears about a thousand stray frames, and each reset leaves a few.
+const RESETS_MAX: usize = 100;
 /// Longest deadline a shard believes; protects its clock arithmetic.
 const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
+
+type Client = proto::shard_client::ShardClient<Channel>;
 
 /// Shards in other processes, by the address of their instances. Clones share the connections.
 #[derive(Clone, Debug, Default)]
 pub struct GrpcShards {
-    channels: Arc<Mutex<HashMap<String, Channel>>>,
+    channels: Arc<Mutex<HashMap<String, Link>>>,
+}
+
+/// A connection, and how many answers on it were reset.
+#[derive(Clone, Debug)]
+struct Link {
+    channel: Channel,
+    resets: Arc<AtomicUsize>,
+}
+
+/// Counts a question that is dropped before its answer begins.
+struct Unanswered(Option<Arc<AtomicUsize>>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(resets) = &self.0 {
+            resets.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An answer that ends in order, if it ends soon.
+struct Ending {
+    stream: Option<Streaming<proto::ReadEvent>>,
+    resets: Arc<AtomicUsize>,
+}
+
+impl Stream for Ending {
+    type Item = Result<proto::ReadEvent, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(stream) = &mut self.stream else { return Poll::Ready(None) };
+        let event = std::task::ready!(stream.poll_next_unpin(context));
+        if !matches!(event, Some(Ok(_))) {
+            self.stream = None;
+        }
+        Poll::Ready(event)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let (Some(mut stream), Ok(runtime)) = (self.stream.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        let resets = Arc::clone(&self.resets);
+        // Ends by itself within the time; nobody waits for it.
+        runtime.spawn(async move {
+            let rest = async { while let Some(Ok(_)) = stream.next().await {} };
+            if tokio::time::timeout(LINGER, rest).await.is_err() {
+                resets.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
 }
 
 impl GrpcShards {
@@ -43,11 +110,13 @@ impl GrpcShards {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner).retain(|address, _| in_use(address));
     }
 
-    fn client(&self, replica: &Instance) -> Result<proto::shard_client::ShardClient<Channel>, ShardError> {
+    fn client(&self, replica: &Instance) -> Result<(Client, Arc<AtomicUsize>), ShardError> {
         let address = replica.address.to_string();
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        let channel = match channels.get(&address) {
-            Some(channel) => channel.clone(),
+        let good = |link: &&Link| link.resets.load(Ordering::Relaxed) < RESETS_MAX;
+        let link = match channels.get(&address).filter(good) {
+            Some(link) => link.clone(),
+            // What still runs on one that is replaced ends there.
             None => {
                 let endpoint = Endpoint::from_shared(format!("http://{address}"))
                     .map_err(|error| ShardError::new(ShardErrorKind::Unavailable, format!("{address}: {error}")))?;
@@ -57,13 +126,15 @@ impl GrpcShards {
                     .http2_keep_alive_interval(KEEP_ALIVE)
                     .keep_alive_while_idle(true)
                     .connect_lazy();
-                channels.insert(address, channel.clone());
-                channel
+                let link = Link { channel, resets: Arc::default() };
+                channels.insert(address, link.clone());
+                link
             }
         };
-        Ok(proto::shard_client::ShardClient::new(channel)
+        let client = proto::shard_client::ShardClient::new(link.channel)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
-            .max_encoding_message_size(MESSAGE_BYTES_MAX))
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        Ok((client, link.resets))
     }
 }
 
@@ -108,20 +179,23 @@ fn time_left(deadline: Instant) -> Duration {
 
 impl ShardClient for GrpcShards {
     fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream {
-        let mut client = match self.client(replica) {
+        let (mut client, resets) = match self.client(replica) {
             Ok(client) => client,
             Err(error) => return failed_read(error),
         };
         let left = time_left(deadline);
         let mut message = Request::new(wire::read_request_to(&request, left));
         message.set_timeout(left);
-        let events = async move { client.read(message).await }
-            .map_ok(|response| response.into_inner())
-            .try_flatten_stream()
-            .map(|event| match event {
-                Ok(event) => wire::event_of(event).map_err(bad),
-                Err(status) => Err(error_of(&status)),
-            });
+        let asking = async move {
+            let mut unanswered = Unanswered(Some(Arc::clone(&resets)));
+            let response = client.read(message).await;
+            unanswered.0 = None;
+            response.map(|response| Ending { stream: Some(response.into_inner()), resets })
+        };
+        let events = asking.try_flatten_stream().map(|event| match event {
+            Ok(event) => wire::event_of(event).map_err(bad),
+            Err(status) => Err(error_of(&status)),
+        });
         Box::pin(events)
     }
 
@@ -133,7 +207,7 @@ impl ShardClient for GrpcShards {
     ) -> BoxFuture<Result<WriteAnswer, ShardError>> {
         let client = self.client(replica);
         Box::pin(async move {
-            let mut client = client?;
+            let (mut client, _) = client?;
             let left = time_left(deadline);
             let mut message = Request::new(wire::write_request_to(request, left));
             message.set_timeout(left);

@@ -65,6 +65,32 @@ async fn case_31_a_thousand_queries_share_a_connection_per_shard() {
     assert_eq!(accepted.load(Ordering::SeqCst), 12, "one each");
 }
 
+/// A page that needs less than its shards have leaves their answers unread. HTTP/2 gives up a connection after about a
+/// thousand stray frames; no query may notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_left_unread_do_not_wear_the_connection_out() {
+    let sim = remote(1, 2).await;
+    sim.write(spread(100, 9)).await;
+    let asking: Vec<_> = (0..8_u64)
+        .map(|task| {
+            let router = sim.router.clone();
+            let queries = [
+                sim.query(QueryRequest { limit: Some(1), ..of_user(9) }),
+                sim.query(QueryRequest { ids: Some(vec![task]), ..of_user(9) }),
+            ];
+            tokio::spawn(async move {
+                for n in 0..800 {
+                    let answer = router.query(&queries[n % 2], &call()).await;
+                    assert_eq!(answer.expect("answered").rows.len(), 1, "query {n}");
+                }
+            })
+        })
+        .collect();
+    for asking in asking {
+        asking.await.expect("no query failed");
+    }
+}
+
 #[tokio::test]
 async fn reads_and_writes_cross_the_wire() {
     let sim = remote(2, 3).await;

@@ -10,6 +10,7 @@
 
 use std::io::{ErrorKind, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -38,13 +39,19 @@ const AHEAD: usize = 8;
 /// Each backup holds on to what its views see, so the process makes one at a time.
 static RUNNING: Semaphore = Semaphore::const_new(1);
 
+/// How long one waits for another to end: long enough for a client that asks again as soon as it has the last frame.
+const TURN_WITHIN: Duration = Duration::from_secs(1);
+
 /// `GET /v1/backup`
 pub(super) async fn backup(asked: Asked) -> Answered {
     let Some(local) = asked.service.local.clone() else {
         let problem = Problem::not_found("this server has no shards of its own");
         return Err(problem.hint("back up the data folders of the shards"));
     };
-    let running = RUNNING.try_acquire().map_err(|_| Problem::overloaded("a backup is running already"))?;
+    let running = match tokio::time::timeout(TURN_WITHIN, RUNNING.acquire()).await {
+        Ok(Ok(running)) => running,
+        _ => return Err(Problem::overloaded("a backup is running already")),
+    };
     let mut shards = Vec::new();
     for host in local.hosts() {
         let not_ready = |why: String| {
@@ -132,7 +139,7 @@ fn save(shard: Saving, frames: &Frames) -> Result<Value, String> {
     let mut out = std::io::BufWriter::with_capacity(FRAME_MAX, Content(frames));
     let summary = store.checkpoint_of(&view, &mut out, CheckpointLimits::default(), &Cancel::new());
     let summary = summary.map_err(|error| format!("{path}: {}", with_causes(&error)))?;
-    drop(out.into_inner().map_err(|error| error.to_string())?);
+    out.into_inner().map_err(|error| error.to_string())?;
     Ok(json!({
         "path": path, "file": file, "rows": summary.rows, "tombstones": summary.tombstones, "bytes": summary.bytes,
     }))

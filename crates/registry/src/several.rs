@@ -84,12 +84,15 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How long the members may take to answer to one call.
 const CALL_WITHIN: Duration = Duration::from_secs(15);
 
+/// What was registered: per service and id, the registration in each member.
+type Registered = HashMap<(Box<str>, InstanceId), Vec<(usize, Registration)>>;
+
 /// Several registries as one. See the [module](self).
 pub struct Several {
     members: Vec<Member>,
     combine: Combine,
     followed: Mutex<HashMap<Box<str>, Arc<Followed>>>,
-    registered: Mutex<HashMap<(Box<str>, InstanceId), Vec<(usize, Registration)>>>,
+    registered: Mutex<Registered>,
 }
 
 struct Member {

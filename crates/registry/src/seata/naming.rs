@@ -595,7 +595,7 @@ mod tests {
     #[test]
     fn vgroups_are_read_from_both_shapes() {
         let plain = json!([{"clusterName": "a", "vGroupMapping": ["y", "x"]}, {"vGroupMapping": ["x"]}]);
-        assert_eq!(vgroups(&plain), ["x".into(), "y".into()]);
-        assert_eq!(vgroups(&json!({"code": "200", "data": [{"vgroups": ["z"]}]})), ["z".into()]);
+        assert_eq!(vgroups(&plain), [Box::<str>::from("x"), Box::<str>::from("y")]);
+        assert_eq!(vgroups(&json!({"code": "200", "data": [{"vgroups": ["z"]}]})), [Box::<str>::from("z")]);
     }
 }

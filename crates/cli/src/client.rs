@@ -34,9 +34,6 @@ impl ServerArg {
             let message = format!("--server must be http://ADDRESS, not `{}`", self.server);
             return Err(Failure::usage("bad_value", message).hint("write --server http://127.0.0.1:7400"));
         }
-        // Registries bring TLS into the client without choosing its cryptography. Nothing here speaks TLS, but a client is
-        // not built without the choice; an error means that it has been made.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_WITHIN)
             // A proxy of the environment is not meant for a server on this machine.

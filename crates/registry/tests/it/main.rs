@@ -13,13 +13,14 @@ mod etcd;
 mod eureka;
 #[cfg(feature = "nacos")]
 mod nacos;
+mod page;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "seata")]
 mod seata;
+#[cfg(all(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod seata_layouts;
 #[cfg(feature = "sofa")]
 mod sofa;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
-#[cfg(all(feature = "etcd", feature = "redis", feature = "zookeeper"))]
-mod seata_layouts;

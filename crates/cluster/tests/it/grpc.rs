@@ -65,8 +65,8 @@ async fn case_31_a_thousand_queries_share_a_connection_per_shard() {
     assert_eq!(accepted.load(Ordering::SeqCst), 12, "one each");
 }
 
-/// A page that needs less than its shards have leaves their answers unread. HTTP/2 gives up a connection after about a
-/// thousand stray frames; no query may notice.
+/// A page that needs less than its shards have leaves their answers unread, thousands of times on one connection here.
+/// This passed as well while answers were reset at once: it does not reproduce the `h2 protocol error` seen under load.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_left_unread_do_not_wear_the_connection_out() {
     let sim = remote(1, 2).await;

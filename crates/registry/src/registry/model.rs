@@ -115,7 +115,9 @@ impl Driver for Arc<Faulty> {
 
     fn apply<'a>(&'a self, _: &'a str, instance: &'a Instance) -> Answer<'a, Lease> {
         Box::pin(async move {
-            let set = |held: &mut Held| drop(held.instances.insert(instance.id.clone(), instance.weight));
+            let set = |held: &mut Held| {
+                held.instances.insert(instance.id.clone(), instance.weight);
+            };
             self.call(&instance.id, set).await?;
             Ok(Lease { renew_every: Some(Duration::from_secs(5)) })
         })
@@ -130,7 +132,12 @@ impl Driver for Arc<Faulty> {
     }
 
     fn withdraw<'a>(&'a self, _: &'a str, id: &'a InstanceId) -> Answer<'a, ()> {
-        Box::pin(async move { self.call(id, |held| drop(held.instances.remove(id))).await })
+        Box::pin(async move {
+            let remove = |held: &mut Held| {
+                held.instances.remove(id);
+            };
+            self.call(id, remove).await
+        })
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

@@ -190,9 +190,9 @@ async fn instances_announced_by_dns_sd_have_names_and_metadata_of_their_own() {
         .snapshot
         .iter()
         .flat_map(|snapshot| &snapshot.instances)
-        .filter_map(|one| one.metadata.get("colour").map(|colour| colour.to_text()))
+        .filter_map(|one| one.metadata.get("colour").map(|colour| colour.to_text().to_string()))
         .collect();
-    assert_eq!(colours, ["blue".into()]);
+    assert_eq!(colours, ["blue"]);
     let plain = connect(&bind, ZONE, "");
     assert_eq!(plain.services().await.expect_err("it cannot").kind(), ErrorKind::Unsupported);
     for registry in [registry, plain] {

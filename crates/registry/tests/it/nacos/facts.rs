@@ -713,7 +713,7 @@ mod over_http {
                 see_that(&reader, "beats", "the change", |view| {
                     view.snapshot
                         .as_ref()
-                        .is_some_and(|s| s.instances.first().is_some_and(|i| i.metadata["k"].to_text() == "2".into()))
+                        .is_some_and(|s| s.instances.first().is_some_and(|i| &*i.metadata["k"].to_text() == "2"))
                 })
                 .await;
                 kept.deregister().await;
@@ -789,7 +789,7 @@ mod over_http {
             let (one, three) = (at(&old), at(&new));
             let _one = register(&one, "said", instance("10.0.0.1:80")).await;
             let _three = register(&three, "said", instance("10.0.0.1:80")).await;
-            assert_eq!(one.services().await.expect("it lists"), ["said".into()]);
+            assert_eq!(one.services().await.expect("it lists"), [Box::<str>::from("said")]);
             assert_eq!(three.services().await.expect_err("it does not").kind(), ErrorKind::Unsupported);
             old.protect("said", 1.0);
             see_that(&one, "said", "the threshold", |view| {

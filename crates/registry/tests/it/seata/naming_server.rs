@@ -66,6 +66,8 @@ pub(super) struct Seen {
 }
 
 type Units = BTreeMap<String, Vec<Value>>;
+/// Namespace → cluster → units.
+type Mappings = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// What is gone after a restart.
 #[derive(Default)]
@@ -73,7 +75,7 @@ struct Memory {
     /// Namespace → cluster → kind and units.
     clusters: BTreeMap<String, BTreeMap<String, (Value, Units)>>,
     /// Vgroup → namespace → cluster → units, and when it was last touched.
-    vgroups: BTreeMap<String, (Instant, BTreeMap<String, BTreeMap<String, BTreeSet<String>>>)>,
+    vgroups: BTreeMap<String, (Instant, Mappings)>,
     /// Host and port → last heartbeat; knows no namespace.
     live: HashMap<String, Instant>,
     terms: HashMap<String, i64>,

@@ -20,7 +20,8 @@ const SECTIONS: [(&str, &str, &[&str]); 9] = [
     ("DNS", "dns", &["dns+srv://h/d"]),
 ];
 
-const MARKER: &str = "<!-- What follows is printed from the modules of crates/registry/src; see tests/it/page.rs. -->\n";
+const MARKER: &str =
+    "<!-- What follows is printed from the modules of crates/registry/src; see tests/it/page.rs. -->\n";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -105,7 +106,9 @@ fn every_parameter_is_documented() {
 #[test]
 fn every_kind_of_registry_has_a_row_in_the_table() {
     let page = std::fs::read_to_string(root().join("docs/registries.md")).expect("the page");
-    for word in "file memory nacos consul eureka zookeeper redis etcd namingserver seata-raft sofa k8s dns+srv".split(' ') {
+    for word in
+        "file memory nacos consul eureka zookeeper redis etcd namingserver seata-raft sofa k8s dns+srv".split(' ')
+    {
         assert!(page.contains(&format!("| `{word}:")), "{word}");
     }
     for (heading, ..) in SECTIONS {

@@ -13,7 +13,6 @@ mod registry;
 mod route;
 mod rows;
 mod run;
-mod schemathesis;
 mod seata;
 mod store;
 mod up;

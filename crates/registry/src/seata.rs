@@ -41,7 +41,7 @@
 //! vgroup goes, the server lists every node of its cluster; nodes whose `vGroup` does not name the service are not taken for it.
 //!
 //! **Watching** is `POST /naming/v1/watch`. Terms go up, down and to −1 and are only ever sent back. A server that suddenly knows
-//! nothing has lost its memory: others are asked, and for two heartbeats the old list stays.
+//! nothing has lost its memory: others are asked, and for three heartbeats (10 s at least) the old list stays.
 //!
 //! **Changing** what another process registered is a registration with a higher term; its heartbeats leave that as it is.
 //!

@@ -43,7 +43,7 @@
 //! Proven against SOFARegistry 6.3.0 and its Java client 6.3.0 in both directions; several data centres, the configurator and
 //! signed requests are unproven.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -96,6 +96,7 @@ pub(crate) struct Sofa {
     connecting: tokio::sync::Mutex<()>,
     link: Mutex<Option<Arc<Link>>>,
     own: Mutex<HashMap<(Box<str>, InstanceId), Own>>,
+    known: Mutex<HashSet<Box<str>>>,
     /// Tells the lives of one process apart, and those of several.
     process: u64,
     counter: AtomicU64,
@@ -202,6 +203,7 @@ impl Sofa {
             connecting: tokio::sync::Mutex::default(),
             link: Mutex::default(),
             own: Mutex::default(),
+            known: Mutex::default(),
             process: rand::random(),
             counter: AtomicU64::new(1),
         })
@@ -215,6 +217,11 @@ impl Sofa {
     fn own(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Own>> {
         // Nothing panics while it is held.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The services that were known when they were last seen.
+    fn known(&self) -> MutexGuard<'_, HashSet<Box<str>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The connection, while it works.
@@ -420,7 +427,8 @@ impl Sofa {
         let _watching = Watching::new(&subscriber);
         let same = place.as_ref().filter(|place| place.subscriber == subscriber.number);
         let seen = same.map_or(0, |place| place.changes);
-        let was_known = place.as_ref().is_some_and(|place| place.known);
+        // After a failure the cursor is not handed in again.
+        let was_known = place.as_ref().is_some_and(|place| place.known) || self.known().contains(service);
         let mut pushed = subscriber.pushed.clone();
         let ended = link.connection.ended();
         tokio::pin!(ended);
@@ -446,6 +454,11 @@ impl Sofa {
             }
         }
         let known = state.known();
+        if known {
+            self.known().insert(service.into());
+        } else {
+            self.known().remove(service);
+        }
         let cursor = Place { subscriber: subscriber.number, changes: state.changes, known }.cursor();
         Ok(Seen { cursor, state: seen_state(&state) })
     }

@@ -22,6 +22,8 @@ use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
 
 const PORT: u16 = 8081;
+/// How long a server that forgot everything is waited for at least: heartbeats of a busy machine are late.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Pause after a poll that announced a change which was none, so that a confused server is not asked without end.
 const CALM: Duration = Duration::from_millis(300);
 
@@ -294,11 +296,11 @@ impl NamingServer {
                     continue;
                 }
                 // It knew the vgroup and does not any more: it was restarted. Whoever registers there does so again
-                // within a heartbeat; until then others may know.
+                // within a heartbeat or little more; until then others may know.
                 if let Some(found) = self.elsewhere(found.server, service).await {
                     return Ok(found);
                 }
-                if lost_since.get_or_insert_with(Instant::now).elapsed() >= 2 * self.heartbeat {
+                if lost_since.get_or_insert_with(Instant::now).elapsed() >= (3 * self.heartbeat).max(PATIENCE) {
                     return Ok(found);
                 }
                 any = true;
@@ -523,13 +525,14 @@ impl Driver for NamingServer {
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
-            let place = after.and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
-            let failed = self.failing.contains(service);
+            let failed = self.failing.last(service);
+            let after = after.cloned().or_else(|| failed.clone().flatten());
+            let place = after.as_ref().and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
             let found = match place {
-                Some(place) => self.next(service, place, failed).await,
+                Some(place) => self.next(service, place, failed.is_some()).await,
                 None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
-            let found = self.failing.note(service, found)?;
+            let found = self.failing.note(service, after, found)?;
             let cursor = Place::of(&found).cursor();
             let state = match found.list {
                 Some((snapshot, _)) => SeenState::Service(snapshot),

@@ -293,12 +293,14 @@ impl Driver for Raft {
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
-            let failed = self.failing.contains(service);
-            let found = match after.and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers())) {
-                Some(place) => self.next(service, place, failed).await,
+            let failed = self.failing.last(service);
+            let after = after.cloned().or_else(|| failed.clone().flatten());
+            let place = after.as_ref().and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
+            let found = match place {
+                Some(place) => self.next(service, place, failed.is_some()).await,
                 None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
-            let found = self.failing.note(service, found)?;
+            let found = self.failing.note(service, after, found)?;
             let cursor = Place::of(&found).cursor();
             let state = match found.state {
                 State::Listed(snapshot, _) => SeenState::Service(snapshot),

@@ -1,6 +1,6 @@
 //! Calls to Seata's servers: one at a time by number, with a login per server, and with the `code` in the body checked.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
-use crate::driver::{DriverError, ErrorKind};
+use crate::driver::{Cursor, DriverError, ErrorKind};
 use crate::http::{Http, refusal, unreachable};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
@@ -181,26 +181,33 @@ impl Session {
     }
 }
 
-/// The services whose last watch broke. Whoever watched them does not know whether what was seen still holds, so the next
-/// watch answers at once, changed or not.
+/// The services whose last watch broke, and the cursors they were watched from. Whoever watched them does not know whether
+/// what was seen still holds, so the next watch answers at once, changed or not; and it comes without a cursor, so what was
+/// known is remembered here.
 #[derive(Default)]
-pub(super) struct Failing(std::sync::Mutex<HashSet<Box<str>>>);
+pub(super) struct Failing(std::sync::Mutex<HashMap<Box<str>, Option<Cursor>>>);
 
 impl Failing {
-    pub(super) fn contains(&self, service: &str) -> bool {
-        self.services().contains(service)
+    /// The cursor of a service whose last watch broke.
+    pub(super) fn last(&self, service: &str) -> Option<Option<Cursor>> {
+        self.services().get(service).cloned()
     }
 
-    /// Remembers how a watch ended.
-    pub(super) fn note<T>(&self, service: &str, watched: Result<T, DriverError>) -> Result<T, DriverError> {
+    /// Remembers how a watch from a cursor ended.
+    pub(super) fn note<T>(
+        &self,
+        service: &str,
+        after: Option<Cursor>,
+        watched: Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
         match &watched {
             Ok(_) => drop(self.services().remove(service)),
-            Err(_) => drop(self.services().insert(service.into())),
+            Err(_) => drop(self.services().insert(service.into(), after)),
         }
         watched
     }
 
-    fn services(&self) -> std::sync::MutexGuard<'_, HashSet<Box<str>>> {
+    fn services(&self) -> std::sync::MutexGuard<'_, HashMap<Box<str>, Option<Cursor>>> {
         // Nothing panics while it is held.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use test_support::{Proxy, require};
 
 use crate::conformance::{self, Subject, Traits};
 
-/// Short, so that tests are; long enough for a thousand beats in a third of it on a busy machine.
+/// Short, so that tests are.
 const TTL: &str = "6s";
 const SEEN: Duration = Duration::from_secs(30);
 
@@ -23,12 +23,13 @@ fn conformance() {
     conformance::run(Subject {
         name: "consul",
         server,
-        url: Box::new(|server| format!("consul://{server}?ttl={TTL}")),
+        // A thousand beats every four seconds are what an agent keeps up with beside two other suites on two cores.
+        url: Box::new(|server| format!("consul://{server}?ttl=12s")),
         restart: Box::new(move || {
             consul.server().stop();
             consul.server().start_again().expect("it starts again");
         }),
-        gone_within: Duration::from_secs(15),
+        gone_within: Duration::from_secs(30),
         seen_within: SEEN,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });

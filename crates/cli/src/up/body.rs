@@ -28,7 +28,7 @@ pub(crate) struct Decision {
     rule: Option<String>,
     /// The content of a rules file: as an object, or as YAML text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Object)]
+    #[schema(value_type = Option<serde_json::Value>)]
     rules: Option<serde_json::Value>,
     /// `nacos-cluster`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,9 +44,11 @@ pub(crate) struct Decision {
     balance: Option<String>,
     /// The caller's own metadata.
     #[serde(deserialize_with = "texts")]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     caller: BTreeMap<String, String>,
     /// The request's values.
     #[serde(deserialize_with = "texts", skip_serializing)]
+    #[schema(value_type = BTreeMap<String, serde_json::Value>)]
     req: BTreeMap<String, String>,
     /// Key of the hash balancers.
     #[serde(skip_serializing)]
@@ -86,6 +88,10 @@ impl Decision {
     pub(crate) fn read(body: &[u8]) -> Result<Self, Problem> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Ok(Self::default());
+        }
+        // A struct may be written as an array in serde's JSON, not in ours.
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::bad_request("the body is not a decision: expected an object"));
         }
         let decision: Self = serde_json::from_slice(body).map_err(|error| {
             let text = error.to_string();

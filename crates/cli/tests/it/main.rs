@@ -13,6 +13,7 @@ mod registry;
 mod route;
 mod rows;
 mod run;
+mod schemathesis;
 mod seata;
 mod store;
 mod up;

@@ -12,7 +12,10 @@ fn fleet(hosts: &[&str]) -> String {
 }
 
 fn hosts(view: &View) -> Vec<String> {
-    view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.host().to_owned()).collect()
+    let mut hosts: Vec<_> =
+        view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.host().to_owned()).collect();
+    hosts.sort();
+    hosts
 }
 
 /// Replaces a file as editors and careful writers do.

@@ -4,10 +4,11 @@
 //! more connections than one. Deadlines travel in the request; dropping a stream resets it a moment later, which the shard
 //! sees as its reader leaving.
 //!
-//! The moment is a precaution. Under a load of single rows connections were seen to fail with `h2 protocol error`, and
-//! everything on them with 503; why is not shown. The suspicion is that a router often has all it wants just before the
-//! last frame arrives, and that frames of reset streams are counted against the connection. So an answer nobody reads is
-//! read to its end where that is near, and a connection on which many were broken off all the same is replaced.
+//! The moment is for the connection's sake. Under a load of single rows connections failed within seconds with `h2 protocol
+//! error`, and everything on them with 503, while answers were reset at once; since they are read to their end, they do
+//! not (`bench/rows`, part `processes`). The likely cause: a router often has all it wants just before the last frame
+//! arrives, and frames of reset streams are counted against the connection. A connection on which many answers were
+//! broken off all the same is replaced.
 
 use std::collections::HashMap;
 use std::pin::Pin;

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use metaroute::connect;
 use metaroute::rules_file::RulesFile;
 use metaroute_registry::document::Format;
-use test_support::Scratch;
 use test_support::envoy::Envoy;
+use test_support::{Scratch, processor_time};
 
 const INSTANCES: usize = 10_000;
 const PUSHES: usize = 20;
@@ -50,12 +50,12 @@ fn main() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         // What asking costs Envoy is taken off again.
-        let asked = cpu(envoy.id());
+        let asked = seconds(envoy.id());
         for _ in 0..100 {
             count().await;
         }
-        let ask = (cpu(envoy.id()) - asked) / 100.0;
-        let (before, mut wall, mut asks) = (cpu(envoy.id()), Duration::ZERO, 0);
+        let ask = (seconds(envoy.id()) - asked) / 100.0;
+        let (before, mut wall, mut asks) = (seconds(envoy.id()), Duration::ZERO, 0);
         for push in 1..=PUSHES {
             let wanted = count().await + 1;
             replace(&theirs, &endpoints(push));
@@ -67,7 +67,7 @@ fn main() {
             asks += 2;
             wall += started.elapsed();
         }
-        ((cpu(envoy.id()) - before - ask * f64::from(asks)) / PUSHES as f64, wall.as_secs_f64() / PUSHES as f64)
+        ((seconds(envoy.id()) - before - ask * f64::from(asks)) / PUSHES as f64, wall.as_secs_f64() / PUSHES as f64)
     });
     drop(envoy);
 
@@ -79,12 +79,12 @@ fn main() {
         let live = connect(&url).expect("a registry").service("c").rules(rules).start().await.expect("a selector");
         live.ready(Duration::from_secs(30)).await.expect("a list");
         // Writing the file is the pusher's work.
-        let started = cpu(None);
+        let started = seconds(None);
         for push in 1..=PUSHES {
             replace(&scratch.path().join("aside.json"), &fleet(push));
         }
-        let writing = (cpu(None) - started) / PUSHES as f64;
-        let (before, mut wall) = (cpu(None), Duration::ZERO);
+        let writing = (seconds(None) - started) / PUSHES as f64;
+        let (before, mut wall) = (seconds(None), Duration::ZERO);
         for push in 1..=PUSHES {
             let revision = live.status().revision;
             replace(&ours, &fleet(push));
@@ -94,7 +94,7 @@ fn main() {
             }
             wall += started.elapsed();
         }
-        ((cpu(None) - before) / PUSHES as f64 - writing, wall.as_secs_f64() / PUSHES as f64, writing)
+        ((seconds(None) - before) / PUSHES as f64 - writing, wall.as_secs_f64() / PUSHES as f64, writing)
     });
     println!(
         "{PUSHES} pushes of {INSTANCES} instances, {INSTANCES}/100 weights changed each; writing one file takes {:.1} ms",
@@ -150,11 +150,6 @@ fn replace(path: &Path, text: &str) {
     fs::rename(&beside, path).expect("the scratch folder is writable");
 }
 
-/// Processor time of a process so far, user and system, in seconds; our own for `None`.
-fn cpu(process: Option<u32>) -> f64 {
-    let id = process.map_or_else(|| "self".to_owned(), |id| id.to_string());
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("the process is there");
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    let ticks: f64 = fields[11..13].iter().map(|n| n.parse::<f64>().expect("a number")).sum();
-    ticks / 100.0
+fn seconds(process: Option<u32>) -> f64 {
+    processor_time(process).as_secs_f64()
 }

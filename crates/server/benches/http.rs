@@ -42,7 +42,7 @@ fn main() {
     }
 }
 
-/// Processor time of this process so far, all threads.
+/// Processor time of the main thread so far, which is the one that asks, in nanoseconds of the scheduler.
 fn cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let own = stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);

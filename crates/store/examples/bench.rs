@@ -20,6 +20,7 @@ use metaroute_store::{
 use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use test_support::mariadb::MariaDb;
+use test_support::processor_time;
 
 const TENANTS: u64 = 5_000;
 const CACHE: u64 = 256 << 20;
@@ -93,27 +94,14 @@ fn schema() -> Schema {
     Schema::parse(&declaration).expect("valid declaration")
 }
 
-/// Processor time of this process so far, all threads.
-fn cpu() -> Duration {
-    cpu_of("self")
-}
-
-/// Processor time of a process so far, all threads.
-fn cpu_of(process: &str) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks: u64 = [11, 12].iter().filter_map(|&n| fields.get(n)?.parse::<u64>().ok()).sum();
-    Duration::from_millis(ticks * 10)
-}
-
 /// Processor time to make `rows` rows, which is the caller's and no part of loading them.
 fn making(rows: u64) -> f64 {
     const SAMPLE: u64 = 200_000;
-    let before = cpu();
+    let before = processor_time(None);
     for id in 0..SAMPLE {
         std::hint::black_box(file(id));
     }
-    (cpu() - before).as_secs_f64() * rows as f64 / SAMPLE as f64
+    (processor_time(None) - before).as_secs_f64() * rows as f64 / SAMPLE as f64
 }
 
 /// One figure: its name, what it is counted in, whether more is better, and per contender.
@@ -273,11 +261,11 @@ fn ours(report: &mut Report, folder: &Path, rows: u64, only_load: bool) {
     let path = folder.join("store");
     let store = Store::open(&path, options()).expect("opens");
     let table = store.create_table(schema()).wait().expect("creates");
-    let (start, before) = (Instant::now(), cpu());
+    let (start, before) = (Instant::now(), processor_time(None));
     load(&store, &table, 0, rows);
     report.put(Who::Ours, "load, sorted", "rows/s", true, rate(rows, start));
     settle(&store);
-    let used = (cpu() - before).as_secs_f64() - making(rows);
+    let used = (processor_time(None) - before).as_secs_f64() - making(rows);
     report.put(
         Who::Ours,
         "load, sorted, per core",
@@ -312,7 +300,7 @@ fn ours(report: &mut Report, folder: &Path, rows: u64, only_load: bool) {
     }
     let expression = metaroute_expr::Expr::parse("mime == image/png && size >= 1000000").expect("valid");
     let filter = Filter::new(&expression, &table).expect("binds");
-    let (start, before) = (Instant::now(), cpu());
+    let (start, before) = (Instant::now(), processor_time(None));
     let view = store.view().expect("open");
     let walk = Walk {
         limit: 1_000_000,
@@ -331,7 +319,13 @@ fn ours(report: &mut Report, folder: &Path, rows: u64, only_load: bool) {
         }
     }
     report.put(Who::Ours, "filtered scan", "rows/s", true, rate(rows, start));
-    report.put(Who::Ours, SCAN_PER_CORE, "rows/s of CPU time", true, rows as f64 / (cpu() - before).as_secs_f64());
+    report.put(
+        Who::Ours,
+        SCAN_PER_CORE,
+        "rows/s of CPU time",
+        true,
+        rows as f64 / (processor_time(None) - before).as_secs_f64(),
+    );
     println!("  ({found} rows matched)");
     drop(view);
     for (threads, name, tail) in [
@@ -440,7 +434,7 @@ mod bare {
 
         let path = folder.join("bare");
         let bare = open(&path);
-        let (start, before) = (Instant::now(), cpu());
+        let (start, before) = (Instant::now(), processor_time(None));
         for first in (0..rows).step_by(CHUNK as usize) {
             let (mut heads, mut entries) = (Vec::new(), Vec::new());
             for id in first..(first + CHUNK).min(rows) {
@@ -471,7 +465,7 @@ mod bare {
                 break;
             }
         }
-        let used = (cpu() - before).as_secs_f64() - making(rows);
+        let used = (processor_time(None) - before).as_secs_f64() - making(rows);
         report.put(
             Who::Engine,
             "load, sorted, per core",
@@ -509,7 +503,7 @@ mod bare {
             });
             report.put(Who::Engine, newest, "/s", true, per_second);
         }
-        let (start, before) = (Instant::now(), cpu());
+        let (start, before) = (Instant::now(), processor_time(None));
         let mut found = 0;
         for entry in bare.rows.prefix([0x20]) {
             let (_, value) = entry.into_inner().expect("readable");
@@ -518,7 +512,7 @@ mod bare {
             found += u64::from(size >= 1_000_000 && mime == b"image/png");
         }
         report.put(Who::Engine, "filtered scan", "rows/s", true, rate(rows, start));
-        let used = (cpu() - before).as_secs_f64();
+        let used = (processor_time(None) - before).as_secs_f64();
         report.put(Who::Engine, SCAN_PER_CORE, "rows/s of CPU time", true, rows as f64 / used);
         println!("  ({found} rows matched)");
         for (threads, name, tail) in [
@@ -594,19 +588,6 @@ fn clients(database: &MariaDb, scripts: &[Vec<String>]) -> f64 {
 
 const SCAN_PER_CORE: &str = "filtered scan, per core";
 
-/// The number of the server process whose data are in `folder`.
-fn server_process(folder: &Path) -> String {
-    let wanted = folder.display().to_string();
-    let processes = std::fs::read_dir("/proc").expect("Linux").flatten();
-    let mut numbers = processes.filter_map(|entry| entry.file_name().into_string().ok());
-    let found = numbers.find(|number| {
-        let words = std::fs::read_to_string(format!("/proc/{number}/cmdline")).unwrap_or_default();
-        words.contains(&wanted)
-            && std::fs::read_to_string(format!("/proc/{number}/comm")).is_ok_and(|c| c.starts_with("mariadbd"))
-    });
-    found.expect("the server runs")
-}
-
 fn mariadb(report: &mut Report, folder: &Path, rows: u64) {
     println!("mariadb:");
     let started = MariaDb::start(&[
@@ -664,15 +645,14 @@ fn mariadb(report: &mut Report, folder: &Path, rows: u64) {
             .expect("writes");
         }
     }
-    let server = server_process(&database.data_dir());
-    let (start, before) = (Instant::now(), cpu_of(&server));
+    let (start, before) = (Instant::now(), processor_time(database.id()));
     database.sql(&format!(
         "LOAD DATA INFILE '{}' INTO TABLE f (file_id,user_id,path,size,mime,@h,@c,@u)
          SET content_hash=UNHEX(@h), created_at=FROM_UNIXTIME(@c), updated_at=FROM_UNIXTIME(@u);",
         tsv.display()
     ));
     report.put(Who::MariaDb, "load, sorted", "rows/s", true, rate(rows, start));
-    let used = (cpu_of(&server) - before).as_secs_f64();
+    let used = (processor_time(database.id()) - before).as_secs_f64();
     report.put(
         Who::MariaDb,
         "load, sorted, per core",
@@ -715,11 +695,10 @@ fn mariadb(report: &mut Report, folder: &Path, rows: u64) {
         let scripts: Vec<_> = (0..n).map(|t| script(t, 40_000, &mixed)).collect();
         report.put(Who::MariaDb, names[2], "/s", true, clients(&database, &scripts));
     }
-    let server = server_process(&database.data_dir());
-    let (start, before) = (Instant::now(), cpu_of(&server));
+    let (start, before) = (Instant::now(), processor_time(database.id()));
     let found = database.sql("SELECT COUNT(*) FROM f IGNORE INDEX (by_user) WHERE mime='image/png' AND size>=1000000;");
     report.put(Who::MariaDb, "filtered scan", "rows/s", true, rate(rows, start));
-    let used = (cpu_of(&server) - before).as_secs_f64();
+    let used = (processor_time(database.id()) - before).as_secs_f64();
     report.put(Who::MariaDb, SCAN_PER_CORE, "rows/s of CPU time", true, rows as f64 / used);
     println!("  ({} rows matched)", found.trim());
 }
@@ -738,12 +717,12 @@ fn flat(folder: &Path, up_to: u64) {
     let mut next = 1_000_000;
     while rows < up_to {
         let to = next.min(up_to);
-        let (start, before) = (Instant::now(), cpu());
+        let (start, before) = (Instant::now(), processor_time(None));
         load(&store, &table, rows, to);
         let loaded = rate(to - rows, start);
         let gauges = store.gauges();
         settle(&store);
-        let per_core = (to - rows) as f64 / ((cpu() - before).as_secs_f64() - making(to - rows));
+        let per_core = (to - rows) as f64 / ((processor_time(None) - before).as_secs_f64() - making(to - rows));
         rows = to;
         next = if next == 1_000_000 { 2_000_000 } else { next + next / 2 };
         let time = Duration::from_secs(3);

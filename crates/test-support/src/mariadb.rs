@@ -70,6 +70,11 @@ impl MariaDb {
         Ok(database)
     }
 
+    /// The process id.
+    pub fn id(&self) -> Option<u32> {
+        self.server.id()
+    }
+
     /// Runs statements in the database `test` and returns the rows, tab-separated, one a line, without headings.
     ///
     /// # Panics

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use metaroute_core::instance::{Instance, MetaValue};
 use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registration, Registry, RegistryUrl, State, Subscription, View};
-use test_support::Proxy;
+use test_support::{Proxy, processor_time};
 
 /// One back end on one real server.
 pub(crate) struct Subject {
@@ -526,9 +526,9 @@ async fn measure(bench: Arc<Bench>) {
     for seen in &mut subscriptions {
         bench.see(seen, "an answer", |view| view.state != State::Unresolved).await;
     }
-    let (idle, before) = (Duration::from_secs(20), processor_seconds());
+    let (idle, before) = (Duration::from_secs(20), processor_time(None));
     tokio::time::sleep(idle).await;
-    let used = (processor_seconds() - before) / idle.as_secs_f64();
+    let used = (processor_time(None) - before).as_secs_f64() / idle.as_secs_f64();
     let line = format!(
         "{{\"registry\":\"{}\",\"rounds\":{rounds},\"p50_ms\":{:.1},\"p99_ms\":{:.1},\"idle_100_percent_of_a_core\":{:.2}}}\n",
         bench.name,
@@ -540,13 +540,6 @@ async fn measure(bench: Arc<Bench>) {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
     file.write_all(line.as_bytes()).expect("written");
     bench.end([reader]).await;
-}
-
-/// Processor time of this process so far, user and system.
-fn processor_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux");
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
 
 async fn a_thousand_instances(bench: Arc<Bench>) {

@@ -18,18 +18,7 @@ pub(crate) fn encode(name: &str) -> String {
 
 /// The inverse; `None` for what is not UTF-8 in the end, or has `%` without two hexadecimal digits.
 pub(crate) fn decode(segment: &str) -> Option<String> {
-    let mut out = Vec::with_capacity(segment.len());
-    let mut bytes = segment.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let mut digit = || char::from(bytes.next()?).to_digit(16);
-        let (high, low) = (digit()?, digit()?);
-        out.push(u8::try_from(high * 16 + low).ok()?);
-    }
-    String::from_utf8(out).ok()
+    crate::url::decode(segment).ok()
 }
 
 #[cfg(test)]

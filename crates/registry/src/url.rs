@@ -463,7 +463,7 @@ fn read_host(text: &str) -> Result<Host, UrlError> {
 }
 
 /// Percent-decoding. The error does not show the text, which may be a secret.
-fn decode(text: &str) -> Result<String, UrlError> {
+pub(crate) fn decode(text: &str) -> Result<String, UrlError> {
     if !text.contains('%') {
         return Ok(text.to_owned());
     }

@@ -1,61 +1,21 @@
 //! etcd, against a real server, its own client and Seata's.
 
-use std::collections::BTreeSet;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, RegistrationState, Registry, RegistryUrl, State, View};
+use metaroute_registry::{ErrorKind, RegistrationState, Registry, RegistryUrl, State};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::etcd::Etcd;
 use test_support::seata_client::SeataClient;
 use test_support::{Proxy, Scratch, backoff_poll, require, wait_until};
 
+use crate::client::{SOON, block_on, connect, instance, registered, see};
 use crate::conformance::{self, Subject, Traits};
-
-const SOON: Duration = Duration::from_secs(30);
-
-fn block_on(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(test);
-}
-
-fn connect(url: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("an address");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    let options = Options { policy, ..Options::default() };
-    Registry::connect_with(&url, options).expect("this build has etcd")
-}
+use crate::ownership;
 
 fn at(address: SocketAddr, rest: &str) -> Registry {
     connect(&format!("etcd://{address}{rest}"))
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn registered(registration: &mut Registration) {
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
-}
-
-fn addresses(view: &View) -> BTreeSet<String> {
-    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect()
-}
-
-async fn see(registry: &Registry, service: &str, wanted: &[&str]) -> View {
-    let mut subscription = registry.subscribe(service);
-    let wanted: BTreeSet<String> = wanted.iter().map(|&address| address.to_owned()).collect();
-    let seen = subscription
-        .wait_for(|view| matches!(view.state, State::Fresh | State::UnknownService) && addresses(view) == wanted);
-    match tokio::time::timeout(SOON, seen).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("{service}: {wanted:?} not seen; last: {:?}", subscription.current()),
-    }
 }
 
 #[test]
@@ -193,105 +153,6 @@ fn a_key_that_lost_its_lease_or_was_removed_is_written_again() {
         assert!(wait_until(SOON, || server.ctl(&["get", "/metaroute/s/a", "--print-value-only"]) == value));
         registration.deregister().await;
         assert_eq!(server.ctl(&["get", "/metaroute/", "--prefix"]), "");
-    });
-}
-
-#[test]
-fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
-    let server = require!(Etcd::start(&[]));
-    block_on(async {
-        let (old, new) = (at(server.address(), "?ttl=2s"), at(server.address(), "?ttl=2s"));
-        let mut first = old.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-        registered(&mut first).await;
-        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-        registered(&mut second).await;
-        // Longer than several renewals of both.
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let life = || async {
-            let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-            snapshot.instances[0].metadata.get("life").map(|life| life.to_text().to_string())
-        };
-        assert_eq!(life().await.as_deref(), Some("2"));
-        first.deregister().await;
-        assert_eq!(life().await.as_deref(), Some("2"));
-        second.deregister().await;
-        see(&new, "c", &[]).await;
-    });
-}
-
-#[test]
-fn an_instance_that_moves_to_another_address_is_there_once() {
-    let server = require!(Etcd::start(&[]));
-    block_on(async {
-        let registry = at(server.address(), "");
-        let mut registration = registry.register("c", instance("10.0.0.1:80").with_id("one")).expect("valid");
-        registered(&mut registration).await;
-        registration.update(instance("10.0.0.2:80").with_id("one")).expect("valid");
-        see(&registry, "c", &["10.0.0.2:80"]).await;
-        registration.deregister().await;
-        see(&registry, "c", &[]).await;
-    });
-}
-
-/// The other one registered while this one was cut off, so it knows better who is there.
-#[test]
-fn an_owner_that_was_away_does_not_take_its_address_back() {
-    let server = require!(Etcd::start(&[]));
-    block_on(async {
-        let proxy = Proxy::start(server.address());
-        let (away, new) = (at(proxy.address(), "?ttl=2s"), at(server.address(), "?ttl=2s"));
-        let mut first = away.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-        registered(&mut first).await;
-        proxy.cut();
-        see(&new, "c", &[]).await;
-        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-        registered(&mut second).await;
-        proxy.heal();
-        registered(&mut first).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-        assert_eq!(snapshot.instances[0].metadata.get("life").map(|life| life.to_text()).as_deref(), Some("2"));
-        // Once that one is gone, it is this one's turn again.
-        second.deregister().await;
-        let mut seen = new.subscribe("c");
-        let back = |view: &View| {
-            view.snapshot
-                .as_ref()
-                .is_some_and(|s| s.instances.iter().any(|i| i.metadata.get("life") == Some(&"1".into())))
-        };
-        tokio::time::timeout(SOON, seen.wait_for(back)).await.expect("in time").expect("open");
-    });
-}
-
-#[test]
-fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
-    let server = require!(Etcd::start(&[]));
-    block_on(async {
-        for layout in ["seata", "plain", "grpc"] {
-            let rest = format!("?ttl=3s&layout={layout}");
-            let (owner, other) = (at(server.address(), &rest), at(server.address(), &rest));
-            let wanted = instance("10.0.0.1:80").with_id("one").with_meta("k", "v");
-            let mut registration = owner.register("c", wanted.clone()).expect("valid");
-            registered(&mut registration).await;
-            let (snapshot, _) = other.instances("c").await.expect("an answer").expect("known");
-            assert_eq!(snapshot.instances[0].id.as_str(), "one");
-            other.amend("c", &wanted.clone().with_weight(0.0)).await.expect("changed");
-            let (snapshot, _) = other.instances("c").await.expect("an answer").expect("known");
-            assert_eq!(snapshot.instances[0].weight, 0.0, "{layout}");
-            assert_eq!(
-                other.amend("c", &instance("10.0.0.7:1")).await.expect_err("unknown").kind(),
-                ErrorKind::Invalid
-            );
-            other.remove("c", &InstanceId::new("one")).await.expect("removed");
-            other.remove("c", &InstanceId::new("one")).await.expect("removed already");
-            // The owner is alive and wants it there.
-            let mut seen = other.subscribe("c");
-            let back = seen.wait_for(|view| addresses(view).contains("10.0.0.1:80"));
-            tokio::time::timeout(SOON, back).await.expect("in time").expect("open");
-            drop(registration);
-            owner.shutdown(SOON).await;
-            see(&other, "c", &[]).await;
-        }
     });
 }
 
@@ -454,5 +315,37 @@ fn grpc_naming_entries_are_shared() {
         assert_eq!(value, json!({"Op": 0, "Addr": "10.0.0.1:80", "Metadata": {"version": "2"}}));
         server.ctl(&["del", "orders/10.0.0.9:90"]);
         see(&registry, "orders", &["10.0.0.1:80"]).await;
+    });
+}
+
+#[test]
+fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
+    let server = require!(Etcd::start(&[]));
+    block_on(async {
+        ownership::the_newest_wins(&at(server.address(), "?ttl=2s"), &at(server.address(), "?ttl=2s")).await;
+    });
+}
+
+#[test]
+fn an_instance_that_moves_to_another_address_is_there_once() {
+    let server = require!(Etcd::start(&[]));
+    block_on(async { ownership::who_moves_is_there_once(&at(server.address(), "")).await });
+}
+
+#[test]
+fn an_owner_that_was_away_does_not_take_its_address_back() {
+    let server = require!(Etcd::start(&[]));
+    let url = |server| format!("etcd://{server}?ttl=2s");
+    block_on(ownership::who_was_away_does_not_take_it_back(server.address(), url));
+}
+
+#[test]
+fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
+    let server = require!(Etcd::start(&[]));
+    block_on(async {
+        for layout in ["seata", "plain", "grpc"] {
+            let rest = format!("?ttl=3s&layout={layout}");
+            ownership::others_change_and_remove(&at(server.address(), &rest), &at(server.address(), &rest)).await;
+        }
     });
 }

@@ -1,63 +1,21 @@
 //! Redis, against a real server, its own client and Seata's.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::time::{Duration, Instant};
 
-use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, Registry, RegistryUrl, State, View};
+use metaroute_registry::{ErrorKind, Registry, RegistryUrl, View};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::redis::Redis;
 use test_support::seata_client::SeataClient;
-use test_support::{Proxy, Scratch, require, wait_until};
+use test_support::{Scratch, require, wait_until};
 
+use crate::client::{SOON, addresses, block_on, connect, instance, registered, see, see_if};
 use crate::conformance::{self, Subject, Traits};
-
-const SOON: Duration = Duration::from_secs(30);
-
-fn block_on(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(test);
-}
-
-fn connect(url: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("an address");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    let options = Options { policy, ..Options::default() };
-    Registry::connect_with(&url, options).expect("this build has Redis")
-}
+use crate::ownership;
 
 fn at(server: &Redis, rest: &str) -> Registry {
     connect(&format!("redis://{}{rest}", server.address()))
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn registered(registration: &mut Registration) {
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
-}
-
-fn addresses(view: &View) -> BTreeSet<String> {
-    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect()
-}
-
-async fn see_if(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut subscription = registry.subscribe(service);
-    let seen = subscription.wait_for(|view| matches!(view.state, State::Fresh | State::UnknownService) && wanted(view));
-    match tokio::time::timeout(SOON, seen).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("{service}: {what} not seen; last: {:?}", subscription.current()),
-    }
-}
-
-async fn see(registry: &Registry, service: &str, wanted: &[&str]) -> View {
-    let set: BTreeSet<String> = wanted.iter().map(|&address| address.to_owned()).collect();
-    see_if(registry, service, &format!("{wanted:?}"), |view| addresses(view) == set).await
 }
 
 fn meta(view: &View, address: &str, key: &str) -> Option<String> {
@@ -287,107 +245,6 @@ fn a_large_shared_keyspace_is_walked_in_steps() {
 }
 
 #[test]
-fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
-    let server = require!(Redis::start(&[]));
-    block_on(async {
-        for layout in ["seata", "plain"] {
-            let rest = format!("?ttl=2s&layout={layout}");
-            let (old, new) = (at(&server, &rest), at(&server, &rest));
-            let mut first = old.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-            registered(&mut first).await;
-            let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-            registered(&mut second).await;
-            // Longer than several renewals of both.
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            let life = || async {
-                let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-                snapshot.instances[0].metadata.get("life").map(|life| life.to_text().to_string())
-            };
-            assert_eq!(life().await.as_deref(), Some("2"), "{layout}");
-            first.deregister().await;
-            assert_eq!(life().await.as_deref(), Some("2"), "{layout}");
-            second.deregister().await;
-            see(&new, "c", &[]).await;
-        }
-    });
-}
-
-#[test]
-fn an_instance_that_moves_to_another_address_is_there_once() {
-    let server = require!(Redis::start(&[]));
-    block_on(async {
-        let registry = at(&server, "");
-        let mut registration = registry.register("c", instance("10.0.0.1:80").with_id("one")).expect("valid");
-        registered(&mut registration).await;
-        registration.update(instance("10.0.0.2:80").with_id("one")).expect("valid");
-        see(&registry, "c", &["10.0.0.2:80"]).await;
-        registration.deregister().await;
-        see(&registry, "c", &[]).await;
-    });
-}
-
-/// The other one registered while this one was cut off, so it knows better who is there.
-#[test]
-fn an_owner_that_was_away_does_not_take_its_address_back() {
-    let server = require!(Redis::start(&[]));
-    block_on(async {
-        let proxy = Proxy::start(server.address());
-        let (away, new) = (connect(&format!("redis://{}?ttl=2s", proxy.address())), at(&server, "?ttl=2s"));
-        let mut first = away.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-        registered(&mut first).await;
-        proxy.cut();
-        see(&new, "c", &[]).await;
-        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-        registered(&mut second).await;
-        proxy.heal();
-        registered(&mut first).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-        assert_eq!(snapshot.instances[0].metadata.get("life").map(|life| life.to_text()).as_deref(), Some("2"));
-        // Once that one is gone, it is this one's turn again.
-        second.deregister().await;
-        see_if(&new, "c", "the first life", |view| {
-            view.snapshot
-                .as_ref()
-                .is_some_and(|s| s.instances.iter().any(|i| i.metadata.get("life") == Some(&"1".into())))
-        })
-        .await;
-    });
-}
-
-#[test]
-fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
-    let server = require!(Redis::start(&[]));
-    block_on(async {
-        for layout in ["seata", "plain"] {
-            let rest = format!("?ttl=3s&layout={layout}");
-            let (owner, other) = (at(&server, &rest), at(&server, &rest));
-            let wanted = instance("10.0.0.1:80").with_id("one").with_meta("k", "v");
-            let mut registration = owner.register("c", wanted.clone()).expect("valid");
-            registered(&mut registration).await;
-            other.amend("c", &wanted.clone().with_weight(0.0)).await.expect("changed");
-            let view = see(&other, "c", &["10.0.0.1:80"]).await;
-            let snapshot = view.snapshot.expect("a list");
-            assert_eq!((snapshot.instances[0].id.as_str(), snapshot.instances[0].weight), ("one", 0.0), "{layout}");
-            // Longer than it lives without its owner.
-            tokio::time::sleep(Duration::from_secs(4)).await;
-            let (snapshot, _) = other.instances("c").await.expect("an answer").expect("known");
-            assert_eq!(snapshot.instances[0].weight, 0.0, "{layout}: the owner refreshes what is there");
-            assert_eq!(
-                other.amend("c", &instance("10.0.0.7:1")).await.expect_err("unknown").kind(),
-                ErrorKind::Invalid
-            );
-            other.remove("c", &InstanceId::new("one")).await.expect("removed");
-            other.remove("c", &InstanceId::new("one")).await.expect("removed already");
-            // The owner is alive and wants it there.
-            see(&other, "c", &["10.0.0.1:80"]).await;
-            registration.deregister().await;
-            see(&other, "c", &[]).await;
-        }
-    });
-}
-
-#[test]
 fn users_passwords_and_databases_are_used() {
     let server = require!(Redis::start(&["--requirepass", "sesame"]));
     let cli = |arguments: &[&str]| server.cli(&[&["-a", "sesame"], arguments].concat());
@@ -463,5 +320,40 @@ fn the_plain_layout_tells_empty_from_unknown_and_tidies_up() {
         assert!(snapshot.instances.is_empty());
         assert_eq!(registry.instances("other").await.expect("an answer"), None);
         assert_eq!(registry.services().await.expect("a list"), [Box::<str>::from("orders")]);
+    });
+}
+
+#[test]
+fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        for layout in ["seata", "plain"] {
+            let rest = format!("?ttl=2s&layout={layout}");
+            ownership::the_newest_wins(&at(&server, &rest), &at(&server, &rest)).await;
+        }
+    });
+}
+
+#[test]
+fn an_instance_that_moves_to_another_address_is_there_once() {
+    let server = require!(Redis::start(&[]));
+    block_on(async { ownership::who_moves_is_there_once(&at(&server, "")).await });
+}
+
+#[test]
+fn an_owner_that_was_away_does_not_take_its_address_back() {
+    let server = require!(Redis::start(&[]));
+    let url = |server| format!("redis://{server}?ttl=2s");
+    block_on(ownership::who_was_away_does_not_take_it_back(server.address(), url));
+}
+
+#[test]
+fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
+    let server = require!(Redis::start(&[]));
+    block_on(async {
+        for layout in ["seata", "plain"] {
+            let rest = format!("?ttl=3s&layout={layout}");
+            ownership::others_change_and_remove(&at(&server, &rest), &at(&server, &rest)).await;
+        }
     });
 }

@@ -40,7 +40,8 @@ mod seata_layout;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod segment;
 pub mod several;
-#[cfg(any(feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[allow(dead_code, reason = "not every back end needs all of it")]
 mod socket;
 #[cfg(feature = "sofa")]
 pub mod sofa;

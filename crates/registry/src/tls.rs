@@ -37,6 +37,11 @@ impl Tls {
         Ok(Self { on, ca, identity })
     }
 
+    /// Whether there is a client certificate.
+    pub(crate) fn has_identity(&self) -> bool {
+        self.identity.is_some()
+    }
+
     /// The configuration for rustls, with ring as its cryptography.
     pub(crate) fn config(&self) -> Result<ClientConfig, ConnectError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -11,9 +11,12 @@
 //! | `layout` | `seata`, `curator`, `dubbo` or `plain`, see below | `seata`, like `etcd:` and `redis:` |
 //! | `base` | where the services are, below the chroot | see below |
 //! | `ttl` | session timeout; the server makes it 2 to 20 of its ticks | `10s` |
-//! | `acl` | who may use what is created: `open` (everybody) or `creator` (who logs in as the same user) | `open` |
+//! | `acl` | who may use what is created: `open` (everybody) or `creator` (who logs in as the same user, or with the same client certificate) | `open` |
+//! | `tls`, `ca`, `cert`, `key` | TLS, its roots, a client certificate; name the port of `secureClientPort` | off |
 //!
-//! TLS is not supported: the client crate's would bring a second cryptography library into every program.
+//! Under TLS the client crate's connections go through a port on loopback that this process opens for each server, and on
+//! from there with the TLS of every other back end: the crate's own would bring a second cryptography library into
+//! every program. The port leads nobody else there: a connection has to begin with a secret that only this process has.
 //!
 //! # Layouts
 //!
@@ -58,7 +61,7 @@
 //! # Proven against
 //!
 //! ZooKeeper 3.8 (Debian); Seata's released client 2.6.0 in both directions, and the registration of a real Seata server 2.0.0;
-//! Curator's discovery 5.4 in both directions; kazoo.
+//! Curator's discovery 5.4 in both directions; kazoo. TLS with required client certificates on the same server.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -78,11 +81,15 @@ use crate::driver::{
 };
 use crate::joint::Joint;
 use crate::registry::ConnectError;
+use crate::socket::Socket;
+use crate::tls::Tls;
 use crate::url::RegistryUrl;
 
 mod layout;
+mod tunnel;
 
 use layout::{Child, Kind, Layout, Node};
+use tunnel::Tunnel;
 
 /// How long one exchange may take.
 const CALL: Duration = Duration::from_secs(5);
@@ -102,15 +109,23 @@ const STEP: usize = 500;
 /// A connection to a ZooKeeper ensemble.
 pub(crate) struct ZooKeeper {
     servers: String,
+    /// Where TLS is spoken: the same servers.
+    secure: Vec<Socket>,
     login: Option<Vec<u8>>,
     layout: Layout,
     ttl: Duration,
     acl: Acl,
-    client: Joint<Client>,
+    session: Joint<Session>,
     /// The sessions that this connection has had, the last ones.
     sessions: Mutex<VecDeque<i64>>,
     /// What was registered here.
     holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
+}
+
+/// A session, and what its connections go through.
+struct Session {
+    client: Client,
+    _tunnel: Option<Tunnel>,
 }
 
 #[derive(Clone, Copy)]
@@ -141,10 +156,11 @@ impl ZooKeeper {
         };
         let base = params.text("base").unwrap_or(kind.base());
         let ttl = params.duration("ttl", Duration::from_secs(10))?;
+        let tls = Tls::of(&mut params, false)?;
         let acl = match params.text("acl") {
             None | Some("open") => Acl::Open,
-            Some("creator") if url.password().is_some() => Acl::Creator,
-            Some("creator") => return Err(bad("`acl=creator` needs a user and a password")),
+            Some("creator") if url.password().is_some() || tls.has_identity() => Acl::Creator,
+            Some("creator") => return Err(bad("`acl=creator` needs a user and a password, or a client certificate")),
             Some(other) => return Err(bad(format!("parameter `acl={other}`: expected `open` or `creator`"))),
         };
         params.finish()?;
@@ -161,6 +177,8 @@ impl ZooKeeper {
             .iter()
             .map(|host| if host.port.is_some() { host.to_string() } else { format!("{host}:2181") })
             .collect();
+        let secure = if tls.on { url.hosts() } else { &[] };
+        let secure = secure.iter().map(|host| Socket::new(host, 2181, &tls, None)).collect::<Result<_, _>>()?;
         let mut path = String::new();
         for part in [url.path(), base] {
             for name in part.split('/').filter(|name| !name.is_empty()) {
@@ -173,11 +191,12 @@ impl ZooKeeper {
         }
         Ok(Self {
             servers: servers.join(","),
+            secure,
             login,
             layout: Layout { kind, base: path.into() },
             ttl,
             acl,
-            client: Joint::default(),
+            session: Joint::default(),
             sessions: Mutex::default(),
             holdings: Mutex::default(),
         })
@@ -197,25 +216,51 @@ impl ZooKeeper {
 
     /// The client of a session that is not over, a new one if need be.
     async fn client(&self) -> Result<Client, DriverError> {
-        let mut held = self.client.enter().await?;
-        if let Some(client) = held.value.as_ref().filter(|client| !client.state().is_terminated()) {
-            return Ok(client.clone());
+        let mut held = self.session.enter().await?;
+        if let Some(session) = held.value.as_ref().filter(|session| !session.client.state().is_terminated()) {
+            return Ok(session.client.clone());
         }
         held.value = None;
-        let mut connector = Client::connector().with_session_timeout(self.ttl).with_fail_eagerly();
-        if let Some(login) = &self.login {
-            connector = connector.with_auth("digest", login);
-        }
-        let opened = self.call(connector.connect(&self.servers)).await;
-        let opened = opened.and_then(|opened| opened.map_err(|error| self.error(&error)));
-        let client = held.outcome(opened)?;
+        let opened = self.open().await;
+        let session = held.outcome(opened)?;
+        let client = session.client.clone();
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.push_back(client.session_id().0);
         if sessions.len() > SESSIONS {
             sessions.pop_front();
         }
-        held.value = Some(client.clone());
+        held.value = Some(session);
         Ok(client)
+    }
+
+    async fn open(&self) -> Result<Session, DriverError> {
+        let mut connector = Client::connector().with_session_timeout(self.ttl).with_fail_eagerly();
+        let unreachable = |error: &str| {
+            DriverError::new(ErrorKind::Unreachable, format!("cannot reach ZooKeeper at {}: {error}", self.servers))
+        };
+        let tunnel = match &*self.secure {
+            [] => None,
+            secure => {
+                let opened = Tunnel::open(secure).await;
+                Some(opened.map_err(|error| unreachable("no port on loopback").because(error))?)
+            }
+        };
+        if let Some(tunnel) = &tunnel {
+            connector = connector.with_auth(tunnel::SCHEME, tunnel.secret());
+        }
+        if let Some(login) = &self.login {
+            connector = connector.with_auth("digest", login);
+        }
+        let servers = tunnel.as_ref().map_or_else(|| self.servers.clone(), Tunnel::servers);
+        let opened = self.call(connector.connect(&servers)).await;
+        match opened.and_then(|opened| opened.map_err(|error| self.error(&error))) {
+            Ok(client) => Ok(Session { client, _tunnel: tunnel }),
+            // What the client says of it is only that there is no connection.
+            Err(error) => Err(match tunnel.and_then(|tunnel| tunnel.failure()) {
+                Some(failure) => unreachable(&failure.to_string()).because(failure),
+                None => error,
+            }),
+        }
     }
 
     /// Whether a node is of a session of this connection, be it over or not.
@@ -562,7 +607,7 @@ impl Driver for ZooKeeper {
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
             // The last client closes the session, and with it goes every node that is left.
-            self.client.enter_anyway().await.value = None;
+            self.session.enter_anyway().await.value = None;
             Ok(())
         })
     }

@@ -1,68 +1,21 @@
 //! ZooKeeper, against a real server and the clients of Seata, Curator and Python.
 
-use std::collections::BTreeSet;
-use std::future::Future;
 use std::time::Duration;
 
-use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, Registry, RegistryUrl, State, View};
+use metaroute_registry::{ErrorKind, Registry, RegistryUrl, State};
 use serde_json::{Value, json};
+use test_support::certificate::Certificate;
 use test_support::dialogue::Dialogue;
 use test_support::seata_client::SeataClient;
 use test_support::zookeeper::ZooKeeper;
-use test_support::{Proxy, cache, java, require, wait_until};
+use test_support::{Proxy, Scratch, cache, java, require, wait_until};
 
+use crate::client::{SOON, addresses, block_on, by_address, connect, instance, registered, see, see_if};
 use crate::conformance::{self, Subject, Traits};
-
-const SOON: Duration = Duration::from_secs(30);
-
-fn block_on(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(test);
-}
-
-fn connect(url: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("an address");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    let options = Options { policy, ..Options::default() };
-    Registry::connect_with(&url, options).expect("this build has ZooKeeper")
-}
+use crate::ownership;
 
 fn at(server: &ZooKeeper, rest: &str) -> Registry {
     connect(&format!("zookeeper://{}{rest}", server.address()))
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn registered(registration: &mut Registration) {
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
-}
-
-fn addresses(view: &View) -> BTreeSet<String> {
-    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect()
-}
-
-fn by_address<'a>(view: &'a View, address: &str) -> &'a Instance {
-    let snapshot = view.snapshot.as_ref().expect("a list");
-    snapshot.instances.iter().find(|i| i.address.to_string() == address).expect("it is there")
-}
-
-async fn see_if(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut subscription = registry.subscribe(service);
-    let seen = subscription.wait_for(|view| matches!(view.state, State::Fresh | State::UnknownService) && wanted(view));
-    match tokio::time::timeout(SOON, seen).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("{service}: {what} not seen; last: {:?}", subscription.current()),
-    }
-}
-
-async fn see(registry: &Registry, service: &str, wanted: &[&str]) -> View {
-    let set: BTreeSet<String> = wanted.iter().map(|&address| address.to_owned()).collect();
-    see_if(registry, service, &format!("{wanted:?}"), |view| addresses(view) == set).await
 }
 
 /// Python's client, told what to do. `None` where the test is not to run.
@@ -266,104 +219,6 @@ fn an_expired_session_is_replaced() {
     });
 }
 
-#[test]
-fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
-    let server = require!(ZooKeeper::start(&[]));
-    block_on(async {
-        let (old, new) = (at(&server, "?ttl=2s"), at(&server, "?ttl=2s"));
-        let mut first = old.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-        registered(&mut first).await;
-        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-        registered(&mut second).await;
-        // Longer than several looks of both.
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let life = || async {
-            let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-            snapshot.instances[0].metadata.get("life").map(|life| life.to_text().to_string())
-        };
-        assert_eq!(life().await.as_deref(), Some("2"));
-        first.deregister().await;
-        assert_eq!(life().await.as_deref(), Some("2"));
-        second.deregister().await;
-        see(&new, "c", &[]).await;
-    });
-}
-
-#[test]
-fn an_instance_that_moves_to_another_address_is_there_once() {
-    let server = require!(ZooKeeper::start(&[]));
-    block_on(async {
-        let registry = at(&server, "");
-        let mut registration = registry.register("c", instance("10.0.0.1:80").with_id("one")).expect("valid");
-        registered(&mut registration).await;
-        registration.update(instance("10.0.0.2:80").with_id("one")).expect("valid");
-        see(&registry, "c", &["10.0.0.2:80"]).await;
-        registration.deregister().await;
-        see(&registry, "c", &[]).await;
-    });
-}
-
-/// The other one registered while this one was cut off, so it knows better who is there.
-#[test]
-fn an_owner_that_was_away_does_not_take_its_address_back() {
-    let server = require!(ZooKeeper::start(&[]));
-    block_on(async {
-        let proxy = Proxy::start(server.address());
-        let (away, new) = (connect(&format!("zookeeper://{}?ttl=2s", proxy.address())), at(&server, "?ttl=2s"));
-        let mut first = away.register("c", instance("10.0.0.1:80").with_meta("life", "1")).expect("valid");
-        registered(&mut first).await;
-        proxy.cut();
-        see(&new, "c", &[]).await;
-        let mut second = new.register("c", instance("10.0.0.1:80").with_meta("life", "2")).expect("valid");
-        registered(&mut second).await;
-        proxy.heal();
-        registered(&mut first).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
-        let (snapshot, _) = new.instances("c").await.expect("an answer").expect("known");
-        assert_eq!(snapshot.instances[0].metadata.get("life").map(|life| life.to_text()).as_deref(), Some("2"));
-        // Once that one is gone, it is this one's turn again.
-        second.deregister().await;
-        see_if(&new, "c", "the first life", |view| {
-            view.snapshot
-                .as_ref()
-                .is_some_and(|s| s.instances.iter().any(|i| i.metadata.get("life") == Some(&"1".into())))
-        })
-        .await;
-    });
-}
-
-#[test]
-fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
-    let server = require!(ZooKeeper::start(&[]));
-    block_on(async {
-        for layout in ["seata", "curator", "plain"] {
-            let rest = format!("?ttl=2s&layout={layout}");
-            let (owner, other) = (at(&server, &rest), at(&server, &rest));
-            let wanted = instance("10.0.0.1:80").with_id("one").with_meta("k", "v");
-            let mut registration = owner.register("c", wanted.clone()).expect("valid");
-            registered(&mut registration).await;
-            other.amend("c", &wanted.clone().with_weight(0.0)).await.expect("changed");
-            let view = see_if(&other, "c", "weight 0", |view| {
-                addresses(view).len() == 1 && by_address(view, "10.0.0.1:80").weight == 0.0
-            })
-            .await;
-            assert_eq!(by_address(&view, "10.0.0.1:80").id.as_str(), "one");
-            assert_eq!(
-                other.amend("c", &instance("10.0.0.7:1")).await.expect_err("unknown").kind(),
-                ErrorKind::Invalid
-            );
-            other.remove("c", &InstanceId::new("one")).await.expect("removed");
-            other.remove("c", &InstanceId::new("two")).await.expect("was never there");
-            // The owner is alive and wants it there.
-            see(&other, "c", &["10.0.0.1:80"]).await;
-            registration.deregister().await;
-            see(&other, "c", &[]).await;
-        }
-        let dubbo = at(&server, "?layout=dubbo");
-        assert_eq!(dubbo.amend("c", &instance("h:1")).await.expect_err("by name").kind(), ErrorKind::Unsupported);
-    });
-}
-
 /// Oversize has no error of its own on the wire: it is said before anything is sent.
 #[test]
 fn nodes_that_are_too_large_are_refused_before_the_wire() {
@@ -460,5 +315,103 @@ fn curator_and_we_see_each_other() {
         assert_eq!(ask("names"), json!({"names": ["orders"]}));
         ask("unregister theirs");
         see(&registry, "orders", &["10.0.0.1:80", "10.0.0.2:80"]).await;
+    });
+}
+
+#[test]
+fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
+    let server = require!(ZooKeeper::start(&[]));
+    block_on(async {
+        ownership::the_newest_wins(&at(&server, "?ttl=2s"), &at(&server, "?ttl=2s")).await;
+    });
+}
+
+#[test]
+fn an_instance_that_moves_to_another_address_is_there_once() {
+    let server = require!(ZooKeeper::start(&[]));
+    block_on(async { ownership::who_moves_is_there_once(&at(&server, "")).await });
+}
+
+#[test]
+fn an_owner_that_was_away_does_not_take_its_address_back() {
+    let server = require!(ZooKeeper::start(&[]));
+    let url = |server| format!("zookeeper://{server}?ttl=2s");
+    block_on(ownership::who_was_away_does_not_take_it_back(server.address(), url));
+}
+
+#[test]
+fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
+    let server = require!(ZooKeeper::start(&[]));
+    block_on(async {
+        for layout in ["seata", "curator", "plain"] {
+            let rest = format!("?ttl=3s&layout={layout}");
+            ownership::others_change_and_remove(&at(&server, &rest), &at(&server, &rest)).await;
+        }
+        let dubbo = at(&server, "?layout=dubbo");
+        assert_eq!(dubbo.amend("c", &instance("h:1")).await.expect_err("by name").kind(), ErrorKind::Unsupported);
+    });
+}
+
+/// The parameters of a client that trusts the authority and has a certificate of it: the server's own, for want of
+/// another; nothing in it says whose it is.
+fn identity(certificate: &Certificate) -> String {
+    let Certificate { cert, key, ca } = certificate;
+    format!("tls=true&ca={}&cert={}&key={}", ca.display(), cert.display(), key.display())
+}
+
+#[test]
+fn tls_is_spoken_with_a_client_certificate_and_strangers_are_refused() {
+    let scratch = Scratch::new("zookeeper-tls");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let server = require!(ZooKeeper::start_tls(&certificate));
+    let address = server.secure_address().expect("a port for it");
+    block_on(async {
+        let us = identity(&certificate);
+        let registry = connect(&format!("zookeeper://{address}/closed?ttl=2s&acl=creator&layout=plain&{us}"));
+        let mut registration = registry.register("s", instance("10.0.0.1:80").with_meta("k", "v")).expect("valid");
+        registered(&mut registration).await;
+        // A login beside the certificate, and a dead member beside the living one.
+        let dead = Proxy::start(address);
+        dead.cut();
+        let other = format!("zookeeper://a:b@{},{address}/closed?ttl=2s&layout=plain&{us}", dead.address());
+        let view = see(&connect(&other), "s", &["10.0.0.1:80"]).await;
+        assert_eq!(by_address(&view, "10.0.0.1:80").metadata.len(), 1);
+        // What was made with the certificate is its owner's alone.
+        let plain = at(&server, "/closed?layout=plain");
+        let error = plain.instances("s").await.expect_err("it is closed");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+
+        let ca = certificate.ca.display();
+        for (rest, why) in [(format!("?tls=true&ca={ca}"), "certificate"), ("?tls=true".to_owned(), "certificate")] {
+            let url: RegistryUrl = format!("zookeeper://{address}{rest}").parse().expect("an address");
+            // A machine that trusts nobody at all says so earlier.
+            let Ok(stranger) = Registry::connect(&url) else { continue };
+            let error = stranger.instances("s").await.expect_err("no trust");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+            assert!(error.to_string().to_lowercase().contains(why), "{rest}: {error}");
+        }
+        registration.deregister().await;
+        see(&registry, "s", &[]).await;
+    });
+}
+
+#[test]
+fn conformance_over_tls() {
+    let scratch = Scratch::new("zookeeper-tls");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let mut server = require!(ZooKeeper::start_tls(&certificate));
+    let us = identity(&certificate);
+    conformance::run(Subject {
+        name: "ZooKeeper over TLS",
+        server: server.secure_address().expect("a port for it"),
+        url: Box::new(move |server| format!("zookeeper://{server}?ttl=2s&{us}")),
+        restart: Box::new(move || {
+            server.server().stop();
+            server.server().start_again().expect("ZooKeeper starts again");
+        }),
+        gone_within: Duration::from_secs(15),
+        seen_within: Duration::from_secs(20),
+        // What scale does is the same with and without TLS.
+        traits: Traits { unknown_service: true, scale: 100, ..Traits::default() },
     });
 }

@@ -61,12 +61,12 @@ impl Server {
         match self.role {
             Role::Shard => {
                 let config = ShardConfig::read(&path).map_err(config)?;
-                observe::log_to_stderr(out.format);
+                let _log = observe::log_to_stderr(out.format);
                 source::runtime()?.block_on(shard(config, out))
             }
             Role::Router => {
                 let config = RouterConfig::read(&path).map_err(config)?;
-                observe::log_to_stderr(out.format);
+                let _log = observe::log_to_stderr(out.format);
                 source::runtime()?.block_on(router(config, out))
             }
             Role::Syncer => Err(no_syncer()),

@@ -68,7 +68,7 @@ impl Up {
             None => Fleet::parse("built-in fleet", FLEET, FileFormat::Yaml)
                 .map_err(|error| Failure::new(Status::Bug, "internal", error.to_string()))?,
         };
-        observe::log_to_stderr(out.format);
+        let _log = observe::log_to_stderr(out.format);
         source::runtime()?.block_on(self.serve(addresses, fleet, out))
     }
 

@@ -28,40 +28,51 @@ use super::{InFlight, Inner, shard_error};
 const BATCH_ROWS: usize = 1_000;
 /// Bytes of stored rows in one event, about; what one message between processes carries well.
 const BATCH_BYTES: u64 = metaroute_cluster::wire::BATCH_BYTES as u64;
-/// Rows that may be read where the question is asked instead of on a thread of the store.
+/// Rows that may be read by id where the question is asked instead of on a thread of the store.
 const INLINE_IDS: usize = 2;
+/// Rows of a listing that may be read there, where all of them come from neighbouring entries of one index.
+const INLINE_ROWS: usize = 128;
 /// How much of the time left a walk may use before it hands out what it has: the rest is for the way back.
 const TIME_SHARE: f64 = 0.8;
 
-/// Turns for reading single rows on the asking thread.
+/// Turns for reading a few rows on the asking thread.
 ///
-/// A cached row is read in a few microseconds, and handing that over to another thread and back costs several times as
-/// much. But a row that is not cached waits for the disk, and then an async thread waits with it. So while rows come as
-/// fast as memory gives them every thread of the runtime may read; once they do not, one thread at least goes on serving
-/// everybody else, and the rows it is asked for are read on the store's threads.
+/// Cached rows are read in less time than handing the question over to another thread and back takes. But a row that is
+/// not cached waits for the disk, and then an async thread waits with it. So while rows come as fast as memory gives
+/// them every thread of the runtime may read; once they do not, one thread at least goes on serving everybody else, and
+/// the rows it is asked for are read on the store's threads.
 #[derive(Debug)]
 pub(super) struct Inline {
     threads: usize,
     turns: AtomicUsize,
+    points: Pace,
+    lists: Pace,
+}
+
+/// How fast turns of one kind are.
+#[derive(Debug)]
+struct Pace {
+    /// Slower than this on average is not memory.
+    memory: Duration,
     /// Moving average of what a turn took, in ns.
     average: AtomicU64,
 }
 
-/// Slower than this on average is not memory.
-const MEMORY: Duration = Duration::from_micros(100);
 /// A turn counts for as much at most: a thread that had to wait for its processor says nothing about disks.
 const COUNTED_MAX: Duration = Duration::from_millis(1);
 
 impl Default for Inline {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Inline { threads, turns: AtomicUsize::new(0), average: AtomicU64::new(0) }
+        let pace = |micros| Pace { memory: Duration::from_micros(micros), average: AtomicU64::new(0) };
+        Inline { threads, turns: AtomicUsize::new(0), points: pace(100), lists: pace(300) }
     }
 }
 
 /// A turn, until it is dropped.
 struct Turn<'a> {
     of: &'a Inline,
+    pace: &'a Pace,
     begun: Instant,
     taken: bool,
 }
@@ -70,23 +81,28 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.of.turns.fetch_sub(1, Ordering::Relaxed);
         if self.taken {
-            self.of.note(self.begun.elapsed());
+            self.pace.note(self.begun.elapsed());
         }
     }
 }
 
 impl Inline {
-    fn take_turn(&self) -> Option<Turn<'_>> {
+    fn take_turn<'a>(&'a self, pace: &'a Pace) -> Option<Turn<'a>> {
         let before = self.turns.fetch_add(1, Ordering::Relaxed);
-        let fast = self.average.load(Ordering::Relaxed) < MEMORY.as_nanos() as u64;
-        let taken = before < if fast { self.threads } else { self.threads - 1 };
-        let turn = Turn { of: self, begun: Instant::now(), taken };
+        let taken = before < if pace.is_fast() { self.threads } else { self.threads - 1 };
+        let turn = Turn { of: self, pace, begun: Instant::now(), taken };
         if taken {
             return Some(turn);
         }
         // Or a single thread would never try again.
-        self.note(Duration::ZERO);
+        pace.note(Duration::ZERO);
         None
+    }
+}
+
+impl Pace {
+    fn is_fast(&self) -> bool {
+        self.average.load(Ordering::Relaxed) < self.memory.as_nanos() as u64
     }
 
     /// Counts a turn as a sixteenth of the average. Two threads may overwrite each other; it is an average.
@@ -367,7 +383,7 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
             let store = walking.scope.store.clone();
             let get = Get { ids, tenant, from, to, direction };
             if get.ids.len() <= INLINE_IDS
-                && let Some(_turn) = walking.scope.inline.take_turn()
+                && let Some(_turn) = walking.scope.inline.take_turn(&walking.scope.inline.points)
             {
                 let read = || scope.get(&store.view()?, &store::Cancel::new(), &get);
                 return read().map_err(|error| shard_error(&error));
@@ -383,6 +399,13 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
                 let page = view.list(&ListQuery { walk: walk.on(&scope), tenant, from, to, after })?;
                 Ok(scope.page(page, |at: ListPosition| Position { time: at.time, id: at.id }))
             };
+            if limit <= INLINE_ROWS
+                && walking.scope.is_short_walk()
+                && let Some(_turn) = walking.scope.inline.take_turn(&walking.scope.inline.lists)
+            {
+                let page = walking.scope.store.view().and_then(|view| read(&view, &store::Cancel::new()));
+                return page.map_err(|error| shard_error(&error));
+            }
             store.read_scans(read).await
         }
         ReadOp::Scan { from, to, direction, .. } => {
@@ -475,6 +498,15 @@ impl WalkParts<'_> {
 }
 
 impl Scope {
+    /// Whether a listing looks at the entries it shows and at nothing else.
+    fn is_short_walk(&self) -> bool {
+        let schema = self.table.schema();
+        let is_listed = |at: &usize| {
+            *at == schema.id() || *at == schema.tenant() || Some(*at) == schema.time() || schema.listing().contains(at)
+        };
+        self.filter.is_none() && self.owned.is_none() && self.columns.iter().all(is_listed)
+    }
+
     fn walk<'a>(
         &'a self,
         limit: usize,

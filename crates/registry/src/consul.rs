@@ -18,8 +18,10 @@
 //! | `tls`, `ca`, `cert`, `key` | HTTPS, the authority to trust, a client certificate | off |
 //!
 //! **Layout.** `PUT /v1/agent/service/register?replace-existing-checks=true` with `Name` = the service, `ID` =
-//! `<service>-<instance id>` (ids are unique per agent, not per service), `Address`, `Port`, `Tags`, `Meta`, `Weights` and one TTL
-//! check `service:<ID>`. Metadata is `Meta` as text; a list under the key `tags` is `Tags`. An integer weight from 1 to 65535 is
+//! `<service>-<instance id>`, `Address`, `Port`, `Tags`, `Meta`, `Weights` and one TTL check `service:<ID>`. Ids are unique per
+//! agent, not per service; so `-` and `%` of the instance id are written `%2D` and `%25`: what follows the last `-` is the
+//! instance's, and `a-b` with `c` is another id than `a` with `b-c`. An id under which the agent has an instance of another
+//! service is refused, since Consul would replace that one silently. Metadata is `Meta` as text; a list under the key `tags` is `Tags`. An integer weight from 1 to 65535 is
 //! `Weights.Passing`; Consul refuses a weight of 0 there, so 0, fractions and larger ones ride in `Meta["metaroute-weight"]`,
 //! with the nearest possible `Passing` beside it for other readers. Zone and region are `Meta.zone` and
 //! `Meta.region`, which Spring Cloud LoadBalancer obeys. What else has no place is under `metaroute-…`.
@@ -46,7 +48,7 @@
 //!
 //! Proven against Consul 1.14.11 (the last under the MPL) and Spring Cloud Consul; namespaces and partitions are unproven.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -86,6 +88,9 @@ const REFILL: Duration = Duration::from_millis(100);
 /// Services whose pace is remembered before idle ones are forgotten.
 const PACES_KEPT: usize = 4096;
 
+/// How long it is remembered which ids are taken.
+const IDS_KEPT: Duration = Duration::from_secs(1);
+
 /// How registrations look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
@@ -108,6 +113,22 @@ pub(crate) struct Consul {
     blocking: Semaphore,
     watching: AtomicUsize,
     paces: Mutex<HashMap<Box<str>, Pace>>,
+    /// Ids in Consul that were registered through this connection.
+    own: Mutex<HashSet<String>>,
+    /// Ids in Consul that the agent has.
+    ids: tokio::sync::Mutex<Option<Ids>>,
+}
+
+/// What an agent has under which id, as of a moment ago.
+struct Ids {
+    at: Instant,
+    services: HashMap<String, Local>,
+}
+
+#[derive(serde::Deserialize)]
+struct Local {
+    #[serde(rename = "Service")]
+    service: Box<str>,
 }
 
 /// The pace of one service's queries, and whether the last one broke.
@@ -182,6 +203,8 @@ impl Consul {
             blocking: Semaphore::new(BLOCKING_MAX),
             watching: AtomicUsize::new(0),
             paces: Mutex::default(),
+            own: Mutex::default(),
+            ids: tokio::sync::Mutex::default(),
         })
     }
 
@@ -211,9 +234,9 @@ impl Consul {
         refusal(&server, response).await
     }
 
-    /// The id in Consul of one of our registrations.
-    fn service_id(service: &str, id: &InstanceId) -> String {
-        format!("{service}-{id}")
+    fn own(&self) -> MutexGuard<'_, HashSet<String>> {
+        // Nothing panics while it is held.
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is registered, as Consul takes it. Nothing may be in it that Consul does not know: it refuses the whole.
@@ -229,7 +252,7 @@ impl Consul {
             }
         }
         let mut body = json!({
-            "ID": Self::service_id(service, &instance.id),
+            "ID": entry::service_id(service, &instance.id),
             "Name": service,
             "Address": instance.address.host(),
             "Port": instance.address.port(),
@@ -244,7 +267,7 @@ impl Consul {
 
     fn check(&self, service: &str, instance: &Instance) -> Value {
         json!({
-            "CheckID": format!("service:{}", Self::service_id(service, &instance.id)),
+            "CheckID": format!("service:{}", entry::service_id(service, &instance.id)),
             "Name": "beats of its owner",
             "TTL": go_duration(self.ttl),
             "DeregisterCriticalServiceAfter": go_duration(self.deregister_after),
@@ -262,6 +285,30 @@ impl Consul {
                 Ok((entry["Service"].as_str() == Some(service)).then_some(entry))
             }
             _ => Err(self.refused(response).await),
+        }
+    }
+
+    /// Consul replaces what has the same id, of whatever service; where the token may not see that one, it may not write it
+    /// either. All are asked for at once and remembered for a moment: for a single id that is free the agent would answer
+    /// 404 and log an error for every registration.
+    async fn not_anothers(&self, service: &str, id: &str) -> Result<(), DriverError> {
+        if self.own().contains(id) {
+            return Ok(());
+        }
+        let mut ids = self.ids.lock().await;
+        if ids.as_ref().is_none_or(|ids| ids.at.elapsed() > IDS_KEPT) {
+            let response = self.call(Method::GET, "/v1/agent/services", |r| r).await?;
+            if !response.status().is_success() {
+                return Err(self.refused(response).await);
+            }
+            *ids = Some(Ids { at: Instant::now(), services: read(response).await? });
+        }
+        match ids.as_ref().and_then(|ids| ids.services.get(id)) {
+            Some(entry) if *entry.service != *service => {
+                let message = format!("this agent has an instance of `{}` under the id `{id}`", entry.service);
+                Err(DriverError::new(ErrorKind::Invalid, message))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -297,32 +344,40 @@ impl Consul {
 
     /// Takes it away at every agent, since the one that answered last may not be the one that has it.
     async fn withdraw(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
-        let ours = Self::service_id(service, id);
-        let mut found = false;
+        let ours = entry::service_id(service, id);
+        let registered_here = self.own().contains(&ours);
         let mut failed = None;
-        for base in self.http.bases() {
-            match self.deregister(base, &ours).await {
-                Ok(there) => found |= there,
-                Err(error) => failed = Some(error),
+        for id in entry::ids(service, id) {
+            // What somebody else registered may be another service's.
+            let surely = registered_here && id == ours;
+            if !surely && self.local(service, &id).await?.is_none() {
+                continue;
+            }
+            let mut found = false;
+            for base in self.http.bases() {
+                match self.deregister(base, &id).await {
+                    Ok(there) => found |= there,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            if found {
+                failed = None;
+                break;
             }
         }
         match failed {
-            Some(error) if !found => return Err(error),
-            _ => {}
-        }
-        // Registered by somebody else: the id is theirs as it is. It must not be another service's.
-        if !found && self.local(service, id.as_str()).await.is_ok_and(|entry| entry.is_some()) {
-            for base in self.http.bases() {
-                self.deregister(base, id.as_str()).await?;
+            Some(error) => Err(error),
+            None => {
+                self.own().remove(&ours);
+                Ok(())
             }
         }
-        Ok(())
     }
 
     /// Changes what another process registered and keeps alive: the same entry without a check leaves its checks alone.
     async fn amend(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
         let mut body = self.registration(service, instance)?;
-        for id in [Self::service_id(service, &instance.id), instance.id.as_str().to_owned()] {
+        for id in entry::ids(service, &instance.id) {
             let Some(entry) = self.local(service, &id).await? else { continue };
             // What the entry says by itself (an id of its own, Consul's index as incarnation) stays so.
             for made in [carrier::ID, carrier::INCARNATION] {
@@ -548,9 +603,12 @@ impl Driver for Consul {
             let mut body = self.registration(service, instance)?;
             body["Check"] = self.check(service, instance);
             self.own_datacenter().await?;
+            let id = entry::service_id(service, &instance.id);
+            self.not_anothers(service, &id).await?;
             let path = "/v1/agent/service/register?replace-existing-checks=true";
             let response = self.call(Method::PUT, path, |r| r.json(&body)).await?;
             if response.status().is_success() {
+                self.own().insert(id);
                 Ok(Lease { renew_every: Some(self.ttl / 3) })
             } else {
                 Err(self.refused(response).await)
@@ -560,12 +618,15 @@ impl Driver for Consul {
 
     fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal> {
         Box::pin(async move {
-            let id = Self::service_id(service, &instance.id);
+            let id = entry::service_id(service, &instance.id);
             let path = format!("/v1/agent/check/update/{}", segment(&format!("service:{id}")));
             let body = json!({ "Status": status(instance) });
             let response = self.call(Method::PUT, &path, |r| r.json(&body)).await?;
             match response.status() {
-                StatusCode::NOT_FOUND => Ok(Renewal::Lost),
+                StatusCode::NOT_FOUND => {
+                    self.own().remove(&id);
+                    Ok(Renewal::Lost)
+                }
                 status if status.is_success() => Ok(Renewal::Kept),
                 _ => Err(self.refused(response).await),
             }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::certificate::Certificate;
 use crate::{Missing, Port, Ready, Scratch, Server, cache};
 
 /// The token that may do everything where access is controlled.
@@ -19,6 +20,7 @@ pub struct Consul {
     /// First, so that the server ends before its folder goes.
     server: Server,
     port: Port,
+    https: Port,
     _others: [Port; 2],
     _scratch: Scratch,
 }
@@ -45,16 +47,28 @@ impl Consul {
         ))
     }
 
+    /// Starts an agent that speaks HTTPS too, only with clients that have a certificate of the same authority.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_tls(certificate: &Certificate) -> Result<Self, Missing> {
+        let Certificate { ca, cert, key } = certificate;
+        Self::start_with(&format!(
+            "tls {{ https {{ ca_file={ca:?} cert_file={cert:?} key_file={key:?} verify_incoming=true }} }}"
+        ))
+    }
+
     fn start_with(configuration: &str) -> Result<Self, Missing> {
         let program: PathBuf = cache::peer("consul")?.join("bin/consul");
         let scratch = Scratch::new("consul");
-        let [port, gossip, rpc] = [(); 3].map(|()| Port::reserve());
+        let [port, https, gossip, rpc] = [(); 4].map(|()| Port::reserve());
         let mut command = Command::new(program);
         command
             .args(["agent", "-dev", "-node", "n1", "-bind", "127.0.0.1", "-client", "127.0.0.1"])
             .args(["-dns-port", "-1", "-grpc-port", "-1", "-grpc-tls-port", "-1", "-serf-wan-port", "-1"])
             .args(["-log-level", "warn"])
             .arg(format!("-http-port={port}"))
+            .arg(format!("-https-port={https}"))
             .arg(format!("-serf-lan-port={gossip}"))
             .arg(format!("-server-port={rpc}"))
             .arg(format!("-hcl=disable_update_check=true {configuration}"))
@@ -66,12 +80,17 @@ impl Consul {
         }));
         let server = Server::start("consul", command, &scratch.path().join("log"), ready)
             .unwrap_or_else(|error| panic!("{error}"));
-        Ok(Self { server, port, _others: [gossip, rpc], _scratch: scratch })
+        Ok(Self { server, port, https, _others: [gossip, rpc], _scratch: scratch })
     }
 
     /// The HTTP port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port.number()
+    }
+
+    /// The HTTPS port on 127.0.0.1.
+    pub fn https(&self) -> u16 {
+        self.https.number()
     }
 
     /// The process, to stop, kill or pause.

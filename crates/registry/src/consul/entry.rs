@@ -81,6 +81,37 @@ pub(super) fn write(service: &str, instance: &Instance, seata: bool) -> Result<W
     Ok(Written { meta, tags, passing: (passing != 1).then_some(passing) })
 }
 
+/// The id in Consul of an instance of ours. No other instance of any service has it: the last `-` ends the service.
+pub(super) fn service_id(service: &str, id: &InstanceId) -> String {
+    let mut out = format!("{service}-");
+    for c in id.as_str().chars() {
+        match c {
+            '-' => out.push_str("%2D"),
+            '%' => out.push_str("%25"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The ids in Consul that an instance may have: ours, the one that others (and we, once) put together from the same parts, and
+/// its own.
+pub(super) fn ids(service: &str, id: &InstanceId) -> Vec<String> {
+    let mut ids = vec![service_id(service, id)];
+    for other in [format!("{service}-{id}"), id.to_string()] {
+        if !ids.contains(&other) {
+            ids.push(other);
+        }
+    }
+    ids
+}
+
+/// Whether an id in Consul is made from service and address, by us or by others.
+fn is_made_of(id: &str, service: &str, address: &Address) -> bool {
+    let Some(rest) = id.strip_prefix(service).and_then(|rest| rest.strip_prefix('-')) else { return false };
+    rest.replace("%2D", "-").replace("%25", "%").parse::<Address>().as_ref() == Ok(address)
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Entry {
@@ -181,8 +212,7 @@ fn read_one(service: &str, value: Value, seata: bool) -> Result<Found, String> {
     let mut instance = carrier::from_map(address, entry.meta.unwrap_or_default());
     if instance.id.as_str() == instance.address.to_string() {
         // Without an id of ours: ours if it is made from the address, as Seata's are; else theirs as it is.
-        let made_of_address = entry.id.strip_prefix(service).and_then(|rest| rest.strip_prefix('-'));
-        if made_of_address.is_none_or(|rest| rest.parse::<Address>().as_ref() != Ok(&instance.address)) {
+        if !is_made_of(&entry.id, service, &instance.address) {
             instance.id = InstanceId::new(entry.id);
         }
     }

@@ -160,6 +160,9 @@ fn ids_of_others_stay_and_ours_come_back() {
     assert_eq!(read_one(entry("web-1", "10.0.0.1", &[])).id.as_str(), "web-1");
     assert_eq!(read_one(entry("web-10.0.0.1:80", "10.0.0.1", &[])).id.as_str(), "10.0.0.1:80");
     assert_eq!(read_one(entry("web-10.0.0.2:80", "10.0.0.1", &[])).id.as_str(), "web-10.0.0.2:80");
+    for id in ["web-some-pod:80", "web-some%2Dpod:80"] {
+        assert_eq!(read_one(entry(id, "some-pod", &[])).id.as_str(), "some-pod:80", "{id}");
+    }
     let mut named = entry("web-blue", "10.0.0.1", &[]);
     named["Service"]["Meta"] = json!({ "metaroute-id": "blue" });
     let read = read_one(named);
@@ -204,6 +207,15 @@ fn the_same_id_on_two_nodes_is_one_instance_that_moved_or_two() {
     assert_eq!((ids, two.notes.len()), (vec!["n1/web-1", "n2/web-1"], 1));
 }
 
+/// `a-b` with `c` and `a` with `b-c` were one id once, and the second registration replaced the first.
+#[test]
+fn instances_of_different_services_never_share_an_id() {
+    let id = |service: &str, id: &str| entry::service_id(service, &InstanceId::new(id));
+    assert_eq!(id("web", "10.0.0.1:80"), "web-10.0.0.1:80");
+    assert_eq!((id("a-b", "c"), id("a", "b-c")), ("a-b-c".into(), "a-b%2Dc".into()));
+    assert_eq!((id("a", "b%2Dc"), id("a", "50%")), ("a-b%252Dc".into(), "a-50%25".into()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn queries_come_ten_at_once_then_ten_a_second() {
     let driver = Consul::new(&url("consul://h")).expect("valid");
@@ -219,6 +231,15 @@ async fn queries_come_ten_at_once_then_ten_a_second() {
 }
 
 proptest! {
+    #[test]
+    fn ids_tell_service_and_instance_apart(
+        a in ("[ab%2D-]{0,6}", "[ab%2D-]{0,6}"),
+        b in ("[ab%2D-]{0,6}", "[ab%2D-]{0,6}"),
+    ) {
+        let id = |(service, id): &(String, String)| entry::service_id(service, &InstanceId::new(id.as_str()));
+        prop_assert_eq!(id(&a) == id(&b), a == b, "{} {}", id(&a), id(&b));
+    }
+
     #[test]
     fn what_is_written_is_read_back(
         id in "[a-z:.0-9]{1,12}",

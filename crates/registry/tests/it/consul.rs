@@ -1,14 +1,17 @@
 //! Consul against a real agent (1.14.11).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use metaroute_core::instance::{Instance, InstanceId, MetaValue};
 use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
+use test_support::certificate::Certificate;
 use test_support::consul::{Consul, MANAGEMENT_TOKEN};
 use test_support::spring::Spring;
-use test_support::{Proxy, require};
+use test_support::{Proxy, Scratch, require};
 
 use crate::conformance::{self, Subject, Traits};
 
@@ -439,5 +442,205 @@ async fn spring_and_we_see_each_other() {
     assert_eq!((&metadata["version"], &metadata["place"]), (&json!("1"), &json!("Zürich")));
     assert_eq!((&metadata["zone"], &metadata["metaroute-weight"]), (&json!("a"), &json!("0.5")));
     assert_eq!(chosen, json!({ "10.0.0.1:80": 20 }));
+    registry.shutdown(SEEN).await;
+}
+
+/// Consul takes an id that is there already for an update of it, whatever the service.
+#[tokio::test]
+async fn no_service_takes_the_id_of_another() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let registry = agent.registry("");
+    let mut kept = Vec::new();
+    for (service, id, port) in [("a-b", "c", 1), ("a", "b-c", 2), ("a", "b%2Dc", 3)] {
+        let one = instance(&format!("10.0.0.1:{port}")).with_id(id);
+        let mut registration = registry.register(service, one).expect("valid");
+        registration.registered().await.expect("taken");
+        kept.push(registration);
+    }
+    let services = agent.get("/v1/agent/services").await;
+    let ids: Vec<&String> = services.as_object().expect("a map").keys().collect();
+    assert_eq!(ids, ["a-b%252Dc", "a-b%2Dc", "a-b-c"]);
+    see(&registry, "a-b", "its only one", |view| only(view).is_some_and(|one| one.id.as_str() == "c")).await;
+    for registration in kept {
+        registration.deregister().await;
+    }
+    assert_eq!(agent.get("/v1/agent/services").await, json!({}));
+    registry.shutdown(SEEN).await;
+
+    // Somebody else's, under an id that would be ours.
+    agent.put("/v1/agent/service/register", json!({ "ID": "web-blue", "Name": "shop", "Port": 80 })).await;
+    let registry = agent.registry("");
+    let mut refused = registry.register("web", instance("10.0.0.1:80").with_id("blue")).expect("valid");
+    let error = refused.registered().await.expect_err("it is taken");
+    assert!(error.to_string().contains("`shop` under the id `web-blue`"), "{error}");
+    refused.deregister().await;
+    registry.remove("web", &InstanceId::from("blue")).await.expect("nothing of that service to remove");
+    assert_eq!(agent.get("/v1/agent/services").await["web-blue"]["Service"], "shop");
+
+    // Put together by others from the same parts, with a name that has a hyphen.
+    let theirs = json!({ "ID": "web-some-pod:80", "Name": "web", "Address": "some-pod", "Port": 80 });
+    agent.put("/v1/agent/service/register", theirs).await;
+    let view = see(&registry, "web", "theirs", |view| only(view).is_some()).await;
+    let seen = only(&view).expect("one").clone();
+    assert_eq!(seen.id.as_str(), "some-pod:80");
+    registry.amend("web", &seen.clone().with_meta("canary", "yes")).await.expect("it is there");
+    assert_eq!(agent.get("/v1/agent/service/web-some-pod:80").await["Meta"], json!({ "canary": "yes" }));
+    registry.remove("web", &seen.id).await.expect("gone");
+    assert_eq!(agent.get("/v1/agent/services").await.as_object().map(serde_json::Map::len), Some(1));
+    registry.shutdown(SEEN).await;
+}
+
+#[tokio::test]
+async fn tls_with_and_without_a_client_certificate() {
+    let scratch = Scratch::new("consul-tls");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let consul = require!(Consul::start_with_tls(&certificate));
+    let agent = Agent(consul.https());
+    let (ca, cert, key) = (certificate.ca.display(), certificate.cert.display(), certificate.key.display());
+    let registry = agent.registry(&format!("&tls=true&ca={ca}&cert={cert}&key={key}"));
+    let mut seen = registry.subscribe("web");
+    let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    // By a blocking query, too.
+    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    assert!(registry.services().await.expect("a list").contains(&"web".into()));
+    registration.deregister().await;
+    registry.shutdown(SEEN).await;
+
+    for (parameters, why) in [
+        // The agent ends the handshake of a client without a certificate.
+        (format!("&tls=true&ca={ca}"), ErrorKind::Unreachable),
+        // Nobody on this system trusts the authority.
+        (format!("&tls=true&cert={cert}&key={key}"), ErrorKind::Unreachable),
+        // `Client sent an HTTP request to an HTTPS server.`
+        (String::new(), ErrorKind::Invalid),
+    ] {
+        let registry = agent.registry(&parameters);
+        let error = registry.instances("web").await.expect_err("not without");
+        assert_eq!(error.kind(), why, "{parameters}: {error}");
+        registry.shutdown(SEEN).await;
+    }
+}
+
+/// Consul Enterprise has namespaces and partitions, this one says so; and it knows one datacenter.
+#[tokio::test]
+async fn dimensions_that_an_agent_does_not_have_are_refused_by_name() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    for parameter in ["ns=team", "partition=part"] {
+        let registry = agent.registry(&format!("&{parameter}"));
+        let mut refused = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+        let registering = refused.registered().await.expect_err("refused");
+        let reading = registry.instances("web").await.expect_err("refused");
+        for error in [registering, reading, registry.services().await.expect_err("refused")] {
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+            assert!(error.to_string().contains("Consul Enterprise feature"), "{error}");
+        }
+        registry.shutdown(SEEN).await;
+    }
+    let elsewhere = agent.registry("&dc=dc2");
+    let error = elsewhere.instances("web").await.expect_err("no such datacenter");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("No path to datacenter"), "{error}");
+    elsewhere.shutdown(SEEN).await;
+}
+
+/// What is answered to a query with some index: another index, and ports of instances.
+type Scripted = (&'static str, &'static [u16]);
+
+/// An agent that answers queries by a script, and counts them.
+async fn scripted(script: impl Fn(u64) -> Scripted + Clone + Send + Sync + 'static) -> (Registry, Arc<AtomicUsize>) {
+    use axum::extract::RawQuery;
+    let queries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&queries);
+    let answer = move |RawQuery(query): RawQuery| async move {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let query = query.unwrap_or_default();
+        let index = query.split('&').find_map(|pair| pair.strip_prefix("index=")?.parse().ok()).unwrap_or(0);
+        if index > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (index, ports) = script(index);
+        let entries: Value = ports
+            .iter()
+            .map(|port| json!({ "Node": {}, "Service": { "ID": format!("web-{port}"), "Address": "10.0.0.1", "Port": port } }))
+            .collect();
+        ([("X-Consul-Index", index)], axum::Json(entries))
+    };
+    let router = axum::Router::new().route("/v1/health/service/web", axum::routing::get(answer));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (Agent(port).registry(""), queries)
+}
+
+fn ports(view: &View) -> Vec<u16> {
+    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|one| one.address.port()).collect()
+}
+
+/// A restored snapshot or an upgrade: the index that is waited for will not come for a long time.
+#[tokio::test]
+async fn an_index_that_went_back_starts_over() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let (registry, _) = scripted(move |index| match index {
+        0 if begun.fetch_add(1, Ordering::Relaxed) == 0 => ("100", &[1]),
+        0 => ("40", &[1, 2]),
+        100 => ("40", &[]),
+        _ => ("41", &[1, 2, 3]),
+    })
+    .await;
+    let mut seen = registry.subscribe("web");
+    let mut told = Vec::new();
+    while told.last().is_none_or(|last: &Vec<u16>| last.len() < 3) {
+        let view = tokio::time::timeout(SEEN, seen.changed()).await.expect("in time").expect("open");
+        told.push(ports(&view));
+    }
+    assert!(told.iter().all(|ports| !ports.is_empty()), "the answer that went back is no list: {told:?}");
+    registry.shutdown(SEEN).await;
+}
+
+/// An index of 0 or none at all would be a query that does not block.
+#[tokio::test]
+async fn an_index_that_is_none_does_not_spin() {
+    for index in ["0", "none"] {
+        let (registry, queries) = scripted(move |_| (index, &[1])).await;
+        let mut seen = registry.subscribe("web");
+        seen.changed().await.expect("open");
+        queries.store(0, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        // Ten at once, ten a second.
+        let queries = queries.load(Ordering::Relaxed);
+        assert!((10..=45).contains(&queries), "{queries}");
+        assert_eq!(seen.current().state, State::Fresh);
+        registry.shutdown(SEEN).await;
+    }
+}
+
+/// Every other test asks for a short time to live.
+#[tokio::test]
+async fn the_usual_time_to_live_is_fifteen_seconds_and_kept_alive() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    let proxy = Proxy::start(([127, 0, 0, 1], consul.port()).into());
+    let registry = Registry::connect(&format!("consul://{}", proxy.address()).parse().expect("valid"));
+    let registry = registry.expect("this build has it");
+    let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let status = async || agent.get("/v1/agent/checks").await["service:web-10.0.0.1:80"]["Status"].take();
+    // The next beat is five seconds after the first.
+    tokio::time::sleep(Duration::from_secs(7)).await;
+    let cut = std::time::Instant::now();
+    proxy.cut();
+    while cut.elapsed() < Duration::from_secs(10) {
+        assert_eq!(status().await, "passing", "{:?}", cut.elapsed());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    while status().await != "critical" {
+        assert!(cut.elapsed() < Duration::from_secs(20), "it does not die");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    proxy.heal();
+    see(&agent.registry(""), "web", "alive again", |view| only(view).is_some_and(|one| one.healthy)).await;
     registry.shutdown(SEEN).await;
 }

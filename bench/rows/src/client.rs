@@ -1,7 +1,8 @@
-//! A closed loop of keep-alive connections: each asks, waits for the answer, and asks again.
+//! What a load saw, and a client of our own for what `wrk` cannot do: asking at given times, looking at every answer, and
+//! going on while a server is killed.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -59,39 +60,6 @@ pub fn cpu(pids: &[u32]) -> Duration {
     pids.iter().map(one).sum()
 }
 
-/// Asks one address for a while.
-pub async fn load(
-    address: SocketAddr,
-    path: &'static str,
-    time: Duration,
-    pids: &[u32],
-    body: impl Fn(u64) -> String + Copy + Send + Sync + 'static,
-) -> Load {
-    let (begun, before) = (Instant::now(), cpu(pids));
-    let tasks: Vec<_> = (0..CONNECTIONS)
-        .map(|connection| {
-            tokio::spawn(async move {
-                let mut stream = Connection::open(address).await.expect("it listens");
-                let mut took = Vec::new();
-                let mut n = connection << 32;
-                while begun.elapsed() < time {
-                    n += 1;
-                    let sent = Instant::now();
-                    let (status, answer) = stream.ask(path, &body(n)).await.expect("it answers");
-                    took.push(sent.elapsed());
-                    assert_eq!(status, 200, "{}", String::from_utf8_lossy(&answer));
-                }
-                took
-            })
-        })
-        .collect();
-    let mut took = Vec::new();
-    for task in tasks {
-        took.append(&mut task.await.expect("no panic"));
-    }
-    Load::of(took, begun.elapsed(), cpu(pids) - before)
-}
-
 /// The least a client can be: one keep-alive connection that reads answers by their length or in chunks.
 pub struct Connection {
     stream: TcpStream,
@@ -105,11 +73,16 @@ impl Connection {
         Ok(Connection { stream, buffer: Vec::with_capacity(64 << 10) })
     }
 
-    /// Status and body.
+    /// Status and body of a question.
     pub async fn ask(&mut self, path: &str, body: &str) -> std::io::Result<(u16, Vec<u8>)> {
+        self.send("POST", path, body).await
+    }
+
+    /// Status and body.
+    pub async fn send(&mut self, method: &str, path: &str, body: &str) -> std::io::Result<(u16, Vec<u8>)> {
         let gone = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         let mut request = head.into_bytes();

@@ -2,17 +2,23 @@
 //!
 //! `cargo build --release -p metaroute-cli && cd bench && cargo run --release -p metaroute-bench-rows -- [ROWS] [SECONDS] [PART]…`
 //!
-//! Every server is a process of its own, and so is the client; each figure is the median of rounds in which all take
-//! turns. Beside throughput and latency, which depend on what else the machine does, stands the processor time that the
-//! servers used for one answer, which hardly does. PARTs are `compare`, `processes`, `scan`, `shards`, `hedging` and
-//! `recovery`; without any all are run. Prints Markdown and writes the plot to `../docs/rows.png`.
+//! Every server is a process of its own, and so is the client, `wrk` where it can ask what is asked; each figure is the
+//! median of rounds in which all take turns. Beside throughput and latency, which depend on what else the machine does,
+//! stands the processor time that the servers used for one answer, which hardly does. PARTs are `compare`, `processes`,
+//! `scan`, `shards`, `hedging`, `recovery`, and two cases of other systems' users at full size: `tombstones` (a million of
+//! them between two rows) and `export` (of 20 million rows); without any all are run. Prints Markdown and writes the plot
+//! to `../docs/rows.png`.
 #![forbid(unsafe_code)]
 
+mod cases;
 mod client;
+mod hedging;
 mod parts;
 mod plot;
+mod recovery;
 mod rivals;
 mod servers;
+mod wrk;
 
 use std::time::Duration;
 
@@ -35,6 +41,7 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve-hop", sizes] => return runtime.block_on(rivals::hop(sizes)),
+        ["serve-maria", url] => return runtime.block_on(rivals::maria(url)),
         ["serve-proxy", to] => return runtime.block_on(rivals::proxy(to)),
         _ => {}
     }

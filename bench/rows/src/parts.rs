@@ -2,23 +2,19 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-
 use crate::Plan;
-use crate::client::{CONNECTIONS, Connection, Load, cpu, get, load, once};
+use crate::client::{CONNECTIONS, Connection, Load, cpu, once};
 use crate::plot::{Bar, Chart};
 use crate::rivals::Maria;
 use crate::servers::{Cluster, Process, Tenants, fill, ready, rival, up};
+use crate::wrk::{Ask, load};
 
-const QUERY: &str = "/v1/file_metadata/query";
+pub const QUERY: &str = "/v1/file_metadata/query";
 
 /// Rows of the parts that are about shards, not about size.
-const SOME_ROWS: u64 = 400_000;
+pub const SOME_ROWS: u64 = 400_000;
 
 pub async fn run(plan: &Plan, wanted: &dyn Fn(&str) -> bool) {
     println!(
@@ -27,6 +23,7 @@ pub async fn run(plan: &Plan, wanted: &dyn Fn(&str) -> bool) {
         plan.time.as_secs(),
         plan.rounds
     );
+    println!("client: {}; one thread", crate::wrk::version());
     println!("load average at the start: {}", load_average());
     let mut charts = Vec::new();
     if ["compare", "processes", "scan"].iter().any(|part| wanted(part)) {
@@ -38,11 +35,17 @@ pub async fn run(plan: &Plan, wanted: &dyn Fn(&str) -> bool) {
         plot(&charts);
     }
     if wanted("hedging") {
-        hedging(plan, &mut charts).await;
+        crate::hedging::hedging(plan, &mut charts).await;
         plot(&charts);
     }
     if wanted("recovery") {
-        recovery(plan).await;
+        crate::recovery::recovery(plan).await;
+    }
+    if wanted("tombstones") {
+        crate::cases::tombstones().await;
+    }
+    if wanted("export") {
+        crate::cases::export().await;
     }
     println!("\nload average at the end: {}", load_average());
 }
@@ -110,52 +113,57 @@ async fn same_rows(plan: &Plan, wanted: &dyn Fn(&str) -> bool, charts: &mut Vec<
         once(server.address, QUERY, &tenants.page(1)).await.len(),
     ];
     let hop = rival(&["serve-hop", &format!("{},{}", sizes[0], sizes[1])]);
-    let hop_path = |at: usize| -> &'static str { Box::leak(format!("/hop/{}", sizes[at]).into_boxed_str()) };
-    let points = move |n| tenants.point(n);
-    let pages = move |n| tenants.page(n);
+    let hop_path = |at: usize| format!("/hop/{}", sizes[at]);
     let mut maria = if wanted("compare") || wanted("scan") { Maria::start(plan.rows).await } else { None };
 
     if wanted("compare") {
-        for (at, path) in ['A', 'B'].into_iter().enumerate() {
-            let mut loads: [Vec<Load>; 3] = Default::default();
+        let face = maria.as_ref().map(|maria| rival(&["serve-maria", &maria.url()]));
+        for (at, ask) in [Ask::Point, Ask::Page].into_iter().enumerate() {
+            let names = ["bare axum hop", "`metaroute up`", "MariaDB behind axum", "MariaDB, its own protocol"];
+            let mut loads: [Vec<Load>; 4] = Default::default();
             // The first round fills caches.
             for round in 0..=plan.rounds {
-                let hops = load(hop.address, hop_path(at), plan.time, &[hop.pid()], points).await;
-                let ours = match path {
-                    'A' => load(server.address, QUERY, plan.time, &[server.pid()], points).await,
-                    _ => load(server.address, QUERY, plan.time, &[server.pid()], pages).await,
-                };
-                let theirs = match &mut maria {
-                    Some(maria) => Some(maria.load(path, tenants, plan.time).await),
-                    None => None,
-                };
+                let mut seen = [None, None, None, None];
+                seen[0] = Some(load(hop.address, &hop_path(at), ask, tenants, plan.time, &[hop.pid()]).await);
+                seen[1] = Some(load(server.address, QUERY, ask, tenants, plan.time, &[server.pid()]).await);
+                if let (Some(maria), Some(face)) = (&mut maria, &face) {
+                    let pids = [maria.pid(), face.pid()];
+                    seen[2] = Some(load(face.address, "/maria", ask, tenants, plan.time, &pids).await);
+                    seen[3] = Some(maria.load(ask, tenants, plan.time).await);
+                }
                 if round > 0 {
-                    loads[0].push(hops);
-                    loads[1].push(ours);
-                    loads[2].extend(theirs);
+                    loads.iter_mut().zip(seen).for_each(|(loads, seen)| loads.extend(seen));
                 }
             }
-            let what = if path == 'A' { "one row" } else { "a tenant's 100 newest rows" };
+            let (path, what) = match ask {
+                Ask::Point => ("A", "one row"),
+                Ask::Page => ("B", "a tenant's 100 newest rows"),
+            };
             heading(&format!("Path {path}: {what}, {} bytes an answer", sizes[at]));
-            let (hops, ours) = (Load::median(&loads[0]), Load::median(&loads[1]));
-            line("bare axum hop", &hops);
-            line("`metaroute up`", &ours);
-            let mut bars = vec![("bare axum hop", &hops), ("metaroute up", &ours)];
-            let theirs = (!loads[2].is_empty()).then(|| Load::median(&loads[2]));
-            if let Some(theirs) = &theirs {
-                line("MariaDB", theirs);
-                bars.push(("MariaDB", theirs));
+            let middles: Vec<(&str, Load)> = names
+                .into_iter()
+                .zip(&loads)
+                .filter(|(_, loads)| !loads.is_empty())
+                .map(|(name, loads)| (name, Load::median(loads)))
+                .collect();
+            middles.iter().for_each(|(name, load)| line(name, load));
+            for (name, other) in middles.iter().filter(|(name, _)| !name.contains("metaroute")) {
+                ratio(&middles[1].1, other, name);
             }
-            ratio(&ours, &hops, "the hop");
-            if let Some(theirs) = &theirs {
-                ratio(&ours, theirs, "MariaDB");
-            }
+            let bars: Vec<(&str, &Load)> = middles.iter().map(|(name, load)| (name.trim_matches('`'), load)).collect();
             chart(charts, &format!("Path {path}: {what}"), &bars);
         }
+        drop(face);
         let quiet = up_again(server, folder.path(), "warn").await;
-        let silent = load(quiet.address, QUERY, plan.time, &[quiet.pid()], points).await;
+        let mut silent = Vec::new();
+        for round in 0..=plan.rounds {
+            let seen = load(quiet.address, QUERY, Ask::Point, tenants, plan.time, &[quiet.pid()]).await;
+            if round > 0 {
+                silent.push(seen);
+            }
+        }
         heading("Path A without completion lines (`RUST_LOG=warn`)");
-        line("`metaroute up`", &silent);
+        line("`metaroute up`", &Load::median(&silent));
         scan_if(plan, wanted, &quiet, &mut maria).await;
         quiet.stop();
     } else {
@@ -166,18 +174,17 @@ async fn same_rows(plan: &Plan, wanted: &dyn Fn(&str) -> bool, charts: &mut Vec<
     if wanted("processes") {
         let shapes: Vec<(u32, u32)> = (0..2).flat_map(|group| (0..2).map(move |shard| (group, shard))).collect();
         let copies = folders(folder.path(), &shapes);
-        let cluster = Cluster::start(folder.path(), &copies, &shapes, true, None).await;
+        let cluster = Cluster::start(folder.path(), &copies, &shapes, true).await;
         answers(cluster.router.address, &tenants.page(1)).await;
         let behind = hop.address.to_string();
         let proxy = rival(&["serve-proxy", &behind]);
-        for (at, path) in ['A', 'B'].into_iter().enumerate() {
+        for (at, ask) in [Ask::Point, Ask::Page].into_iter().enumerate() {
+            let path = if ask == Ask::Point { 'A' } else { 'B' };
             let mut loads: [Vec<Load>; 2] = Default::default();
             for round in 0..=plan.rounds {
-                let theirs = load(proxy.address, hop_path(at), plan.time, &[proxy.pid(), hop.pid()], points).await;
-                let ours = match path {
-                    'A' => load(cluster.router.address, QUERY, plan.time, &cluster.pids(), points).await,
-                    _ => load(cluster.router.address, QUERY, plan.time, &cluster.pids(), pages).await,
-                };
+                let pids = [proxy.pid(), hop.pid()];
+                let theirs = load(proxy.address, &hop_path(at), ask, tenants, plan.time, &pids).await;
+                let ours = load(cluster.router.address, QUERY, ask, tenants, plan.time, &cluster.pids()).await;
                 if round > 0 {
                     loads[0].push(theirs);
                     loads[1].push(ours);
@@ -243,12 +250,12 @@ async fn scan_if(plan: &Plan, wanted: &dyn Fn(&str) -> bool, server: &Process, m
     assert!(maria.is_none() || counts[0] == counts[1], "both count the same rows");
 }
 
-fn folders(folder: &Path, shards: &[(u32, u32)]) -> Vec<PathBuf> {
+pub fn folders(folder: &Path, shards: &[(u32, u32)]) -> Vec<PathBuf> {
     shards.iter().map(|(group, shard)| folder.join(format!("data/shards/g{group}/s{shard}"))).collect()
 }
 
 /// Waits until a query is answered.
-async fn answers(address: SocketAddr, body: &str) {
+pub async fn answers(address: SocketAddr, body: &str) {
     let began = Instant::now();
     loop {
         if let Ok((200, _)) = Connection::open(address).await.expect("it listens").ask(QUERY, body).await {
@@ -274,8 +281,8 @@ async fn shards(plan: &Plan, charts: &mut Vec<Chart>) {
     let mut loads: Vec<[Vec<Load>; 2]> = vec![Default::default(); 3];
     for round in 0..=plan.rounds {
         for (at, (_, _, server, _)) in servers.iter().enumerate() {
-            let points = load(server.address, QUERY, plan.time, &[server.pid()], move |n| tenants.point(n)).await;
-            let pages = load(server.address, QUERY, plan.time, &[server.pid()], move |n| tenants.page(n)).await;
+            let points = load(server.address, QUERY, Ask::Point, tenants, plan.time, &[server.pid()]).await;
+            let pages = load(server.address, QUERY, Ask::Page, tenants, plan.time, &[server.pid()]).await;
             if round > 0 {
                 loads[at][0].push(points);
                 loads[at][1].push(pages);
@@ -303,216 +310,4 @@ async fn shards(plan: &Plan, charts: &mut Vec<Chart>) {
     bars.sort_by(|a, b| a.name.cmp(&b.name));
     let unit = "µs of processor time an answer".to_owned();
     charts.push(Chart { title: "The same load on 1, 2 and 4 shards".to_owned(), unit, bars });
-}
-
-/// A counter of the router's metrics page.
-async fn counter(address: SocketAddr, name: &str) -> u64 {
-    let page = get(address, "/metrics").await;
-    page.lines()
-        .filter(|line| line.starts_with(name))
-        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        .sum::<f64>() as u64
-}
-
-/// Path B over 12 shards of which one has a second copy; its first one answers 20 ms late.
-async fn hedging(plan: &Plan, charts: &mut Vec<Chart>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let tenants = Tenants { rows: SOME_ROWS };
-    let server = up(folder.path(), (1, 12), "warn");
-    fill(server.address, SOME_ROWS).await;
-    server.stop();
-    let mut shapes: Vec<(u32, u32)> = (0..12).map(|shard| (0, shard)).collect();
-    let mut copies = folders(folder.path(), &shapes);
-    let second = folder.path().join("copy");
-    let copied = std::process::Command::new("cp").arg("-r").arg(&copies[0]).arg(&second).status().expect("cp runs");
-    assert!(copied.success());
-    shapes.push((0, 0));
-    copies.push(second);
-    println!("\n### Path B over 12 shards, one copy of one shard 20 ms late\n");
-    println!("| | a second | p50 | p99 | extra requests |\n|---|---:|---:|---:|---:|");
-    let mut bars = Vec::new();
-    for (name, hedge, slow) in [
-        ("nothing slow", false, None),
-        ("one copy slow, hedging off", false, Some(0)),
-        ("one copy slow, hedging on", true, Some(0)),
-    ] {
-        let cluster = Cluster::start(folder.path(), &copies, &shapes, hedge, slow).await;
-        answers(cluster.router.address, &tenants.page(1)).await;
-        let pages = move |n| tenants.page(n);
-        load(cluster.router.address, QUERY, plan.time, &[], pages).await;
-        let before = (
-            counter(cluster.router.address, "metaroute_hedged_requests_total").await,
-            counter(cluster.router.address, "metaroute_sub_requests_total").await,
-        );
-        let seen = load(cluster.router.address, QUERY, plan.time * 2, &[], pages).await;
-        let after = (
-            counter(cluster.router.address, "metaroute_hedged_requests_total").await,
-            counter(cluster.router.address, "metaroute_sub_requests_total").await,
-        );
-        let extra = 100.0 * (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64;
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        println!(
-            "| {name} | {:.0} | {:.2} ms | {:.2} ms | {extra:.2} % |",
-            seen.per_second,
-            ms(seen.p50),
-            ms(seen.p99)
-        );
-        bars.push(Bar { name: name.to_owned(), value: ms(seen.p99) });
-    }
-    charts.push(Chart {
-        title: "Path B over 12 shards, one copy 20 ms late".to_owned(),
-        unit: "ms, p99".to_owned(),
-        bars,
-    });
-}
-
-/// Passes bytes on, those towards the client late.
-pub async fn relay(to: SocketAddr, late: Duration) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("bound");
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let Ok(server) = TcpStream::connect(to).await else { continue };
-            let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            let (mut from_client, mut to_client) = client.into_split();
-            let (mut from_server, mut to_server) = server.into_split();
-            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
-            let (sender, mut receiver) = tokio::sync::mpsc::channel::<(Instant, Vec<u8>)>(10_000);
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 64 << 10];
-                while let Ok(read) = from_server.read(&mut buffer).await {
-                    if read == 0 || sender.send((Instant::now() + late, buffer[..read].to_vec())).await.is_err() {
-                        return;
-                    }
-                }
-            });
-            tokio::spawn(async move {
-                while let Some((due, bytes)) = receiver.recv().await {
-                    tokio::time::sleep_until(due.into()).await;
-                    if to_client.write_all(&bytes).await.is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
-/// A shard is killed and started again under load.
-async fn recovery(plan: &Plan) {
-    let folder = tempfile::tempdir().expect("a folder");
-    let tenants = Tenants { rows: SOME_ROWS };
-    let server = up(folder.path(), (2, 2), "warn");
-    fill(server.address, SOME_ROWS).await;
-    server.stop();
-    let shapes: Vec<(u32, u32)> = (0..2).flat_map(|group| (0..2).map(move |shard| (group, shard))).collect();
-    let copies = folders(folder.path(), &shapes);
-    let mut cluster = Cluster::start(folder.path(), &copies, &shapes, true, None).await;
-    let router = cluster.router.address;
-    answers(router, &tenants.page(1)).await;
-    println!("\n### A shard killed and started again under load ({SOME_ROWS} rows, four shards, a process each)\n");
-    println!(
-        "| kill | first complete answers of all shards after | started again after | right 200s | wrong 200s | 503s meanwhile |\n|---:|---:|---:|---:|---:|---:|"
-    );
-    for kill in 1..=plan.rounds {
-        let counts: Arc<[AtomicU64; 3]> = Arc::default();
-        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let last_failure = Arc::new(std::sync::Mutex::new(Instant::now()));
-        let tasks: Vec<_> = (0..CONNECTIONS)
-            .map(|connection| {
-                let (counts, stop, last_failure) = (counts.clone(), stop.clone(), last_failure.clone());
-                tokio::spawn(async move {
-                    let mut stream = Connection::open(router).await.expect("it listens");
-                    let mut n = connection << 32;
-                    while !stop.load(Ordering::Relaxed) {
-                        n += 1;
-                        let (id, _) = tenants.pick(n);
-                        let (status, answer) = stream.ask(QUERY, &tenants.point(n)).await.expect("answered");
-                        let right = status == 200 && {
-                            let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
-                            answer["rows"][0]["file_id"] == id.to_string().as_str()
-                                && answer["meta"]["complete"] == true
-                        };
-                        counts[if right {
-                            0
-                        } else if status == 200 {
-                            1
-                        } else {
-                            2
-                        }]
-                        .fetch_add(1, Ordering::Relaxed);
-                        if !right {
-                            *last_failure.lock().expect("not poisoned") = Instant::now();
-                        }
-                    }
-                })
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let listen = cluster.shards[1].1.address;
-        let killed = Instant::now();
-        cluster.shards[1].1.kill();
-        cluster.shards[1].1 = Cluster::shard(folder.path(), 1, &copies[1], shapes[1], Some(listen));
-        let started = killed.elapsed();
-        // Long enough to see the end: a last failure at the end of the window says nothing.
-        tokio::time::sleep(plan.time * 10).await;
-        stop.store(true, Ordering::Relaxed);
-        for task in tasks {
-            task.await.expect("no panic");
-        }
-        let recovered = last_failure.lock().expect("not poisoned").saturating_duration_since(killed);
-        let [right, wrong, failed] = [0, 1, 2].map(|at| counts[at].load(Ordering::Relaxed));
-        println!(
-            "| {kill} | {:.0} ms | {:.0} ms | {right} | {wrong} | {failed} |",
-            recovered.as_secs_f64() * 1e3,
-            started.as_secs_f64() * 1e3
-        );
-        assert_eq!(wrong, 0, "a wrong 200");
-    }
-    drop(cluster);
-    // The same with `up` as a whole, and with writes: what was acknowledged must be there afterwards.
-    let mut server = up(folder.path(), (2, 2), "warn");
-    ready(server.address).await;
-    println!(
-        "\n| `up` killed while it is written to | rows acknowledged | of them lost | ready again after |\n|---:|---:|---:|---:|"
-    );
-    for kill in 1..=plan.rounds {
-        let address = server.address;
-        let first = SOME_ROWS + kill as u64 * 10_000_000;
-        let writing = tokio::spawn(async move {
-            let mut connection = Connection::open(address).await.expect("it listens");
-            let mut acknowledged = Vec::new();
-            for id in first.. {
-                let body = format!("{{\"rows\":[{{\"file_id\":{id},\"user_id\":7,\"path\":\"/k/{id}\"}}]}}");
-                match connection.ask("/v1/file_metadata/rows", &body).await {
-                    Ok((200, _)) => acknowledged.push(id),
-                    _ => break,
-                }
-            }
-            acknowledged
-        });
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        server.kill();
-        let killed = Instant::now();
-        let acknowledged = writing.await.expect("no panic");
-        server = up(folder.path(), (2, 2), "warn");
-        ready(server.address).await;
-        let took = killed.elapsed();
-        let mut found = 0;
-        for ids in acknowledged.chunks(1_000) {
-            let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-            let body = format!("{{\"user_id\":7,\"file_ids\":[{}],\"limit\":1000}}", ids.join(","));
-            let answer: serde_json::Value =
-                serde_json::from_slice(&once(server.address, QUERY, &body).await).expect("JSON");
-            found += answer["rows"].as_array().expect("a list").len();
-        }
-        println!(
-            "| {kill} | {} | {} | {:.0} ms |",
-            acknowledged.len(),
-            acknowledged.len() - found,
-            took.as_secs_f64() * 1e3
-        );
-        assert_eq!(found, acknowledged.len(), "an acknowledged row is lost");
-    }
 }

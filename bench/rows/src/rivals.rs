@@ -1,20 +1,22 @@
-//! What metaroute is compared with: a bare axum handler, an axum proxy before it, and MariaDB through a pool.
+//! What metaroute is compared with: a bare axum handler, an axum proxy before it, and MariaDB through a pool: by its own
+//! protocol from this process, and behind an axum service that answers the same questions as JSON.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Request, Response, Uri};
+use axum::http::{Request, Response, StatusCode, Uri};
 use axum::routing::post;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use mysql_async::prelude::Queryable;
-use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, Row};
+use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts, Row, Value};
 
 use crate::client::{CONNECTIONS, Load, cpu};
 use crate::servers::{Tenants, file};
+use crate::wrk::Ask;
 
 /// Serves constants: `/hop/N` reads the body and answers N bytes, for each N of a comma-separated list.
 pub async fn hop(sizes: &str) {
@@ -47,12 +49,84 @@ async fn pass_on(State((client, to)): State<Upstream>, mut request: Request<Body
     client.request(request).await.expect("the upstream answers").map(Body::new)
 }
 
+/// Answers the benchmark's questions from MariaDB: what a service in front of it would do, without anything around it.
+pub async fn maria(url: &str) {
+    serve(axum::Router::new().route("/maria", post(from_maria)).with_state(pool(url))).await;
+}
+
+async fn from_maria(State(pool): State<Pool>, body: Bytes) -> Response<Body> {
+    match rows_as_json(&pool, &body).await {
+        Ok(json) => Response::builder().header("content-type", "application/json").body(Body::from(json)),
+        Err(error) => {
+            eprintln!("{error}");
+            Response::builder().status(StatusCode::INTERNAL_SERVER_ERROR).body(Body::empty())
+        }
+    }
+    .expect("a legal response")
+}
+
+type Columns = (u64, u64, String, Option<u64>, Option<String>, Value, Value);
+
+async fn rows_as_json(pool: &Pool, body: &[u8]) -> Result<String, Box<dyn std::error::Error>> {
+    use std::fmt::Write;
+    let asked: serde_json::Value = serde_json::from_slice(body)?;
+    let user = asked["user_id"].as_u64().ok_or("no user")?;
+    let mut connected = pool.get_conn().await?;
+    // Prepared statements are kept by the connection.
+    let rows: Vec<Columns> = match asked["file_id"].as_u64() {
+        Some(id) => connected.exec(sql(Ask::Point), (id, user)).await?,
+        None => connected.exec(sql(Ask::Page), (user,)).await?,
+    };
+    let mut json = String::with_capacity(100 + rows.len() * 220);
+    json.push_str("{\"rows\":[");
+    for (at, (id, user, path, size, mime, created, updated)) in rows.iter().enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let (path, mime) = (serde_json::to_string(path)?, serde_json::to_string(mime)?);
+        write!(json, "{comma}{{\"file_id\":\"{id}\",\"user_id\":\"{user}\",\"path\":{path},\"mime\":{mime},\"size\":")?;
+        match size {
+            Some(size) => write!(json, "\"{size}\"")?,
+            None => json.push_str("null"),
+        }
+        for (name, time) in [("created_at", created), ("updated_at", updated)] {
+            match time {
+                Value::Date(year, month, day, hour, minute, second, micros) => write!(
+                    json,
+                    ",\"{name}\":\"{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z\""
+                )?,
+                _ => write!(json, ",\"{name}\":null")?,
+            }
+        }
+        json.push('}');
+    }
+    json.push_str("]}");
+    Ok(json)
+}
+
 async fn serve(router: axum::Router) {
     use axum::serve::ListenerExt;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     println!("ready http://{}", listener.local_addr().expect("bound"));
     let listener = listener.tap_io(|stream| stream.set_nodelay(true).expect("set"));
     axum::serve(listener, router).await.expect("serves");
+}
+
+fn sql(ask: Ask) -> String {
+    match ask {
+        Ask::Point => format!("SELECT {COLUMNS} FROM file_metadata WHERE file_id = ? AND user_id = ?"),
+        Ask::Page => format!(
+            "SELECT {COLUMNS} FROM file_metadata WHERE user_id = ? ORDER BY created_at DESC, file_id DESC LIMIT 100"
+        ),
+    }
+}
+
+/// As many TCP connections as the load has.
+fn pool(url: &str) -> Pool {
+    let limits = PoolConstraints::new(CONNECTIONS as usize, CONNECTIONS as usize).expect("legal");
+    let opts = OptsBuilder::from_opts(Opts::from_url(url).expect("legal"))
+        .prefer_socket(false)
+        .tcp_nodelay(true)
+        .pool_opts(PoolOpts::default().with_constraints(limits).with_reset_connection(false));
+    Pool::new(opts)
 }
 
 /// MariaDB with the rows in it.
@@ -107,12 +181,12 @@ impl Maria {
             "LOAD DATA INFILE '{}' INTO TABLE file_metadata; ANALYZE TABLE file_metadata",
             path.display()
         ));
-        let limits = PoolConstraints::new(CONNECTIONS as usize, CONNECTIONS as usize).expect("legal");
-        let opts = OptsBuilder::from_opts(Opts::from_url(&database.url()).expect("legal"))
-            .prefer_socket(false)
-            .tcp_nodelay(true)
-            .pool_opts(PoolOpts::default().with_constraints(limits).with_reset_connection(false));
-        Some(Maria { database, pool: Pool::new(opts) })
+        let pool = pool(&database.url());
+        Some(Maria { database, pool })
+    }
+
+    pub fn url(&self) -> String {
+        self.database.url()
     }
 
     pub fn pid(&mut self) -> u32 {
@@ -120,7 +194,7 @@ impl Maria {
     }
 
     /// Asks for single rows or for pages of 100 for a while.
-    pub async fn load(&mut self, path: char, tenants: Tenants, time: Duration) -> Load {
+    pub async fn load(&mut self, ask: Ask, tenants: Tenants, time: Duration) -> Load {
         let pids = [self.pid()];
         let (begun, before) = (Instant::now(), cpu(&pids));
         let tasks: Vec<_> = (0..CONNECTIONS)
@@ -128,25 +202,19 @@ impl Maria {
                 let pool = self.pool.clone();
                 tokio::spawn(async move {
                     let mut connected = pool.get_conn().await.expect("a connection");
-                    let sql = match path {
-                        'A' => format!("SELECT {COLUMNS} FROM file_metadata WHERE file_id = ? AND user_id = ?"),
-                        _ => format!(
-                            "SELECT {COLUMNS} FROM file_metadata WHERE user_id = ? ORDER BY created_at DESC, file_id DESC LIMIT 100"
-                        ),
-                    };
-                    let statement = connected.prep(sql).await.expect("legal");
+                    let statement = connected.prep(sql(ask)).await.expect("legal");
                     let mut took = Vec::new();
                     let mut n = connection << 32;
                     while begun.elapsed() < time {
                         n += 1;
                         let (id, user) = tenants.pick(n);
                         let sent = Instant::now();
-                        let rows: Vec<Row> = match path {
-                            'A' => connected.exec(&statement, (id, user)).await.expect("answered"),
-                            _ => connected.exec(&statement, (user,)).await.expect("answered"),
+                        let rows: Vec<Row> = match ask {
+                            Ask::Point => connected.exec(&statement, (id, user)).await.expect("answered"),
+                            Ask::Page => connected.exec(&statement, (user,)).await.expect("answered"),
                         };
                         took.push(sent.elapsed());
-                        assert_eq!(rows.len(), if path == 'A' { 1 } else { 100 });
+                        assert_eq!(rows.len(), if ask == Ask::Point { 1 } else { 100 });
                     }
                     took
                 })

@@ -115,9 +115,10 @@ pub fn rival(args: &[&str]) -> Process {
     Process::start(command)
 }
 
-/// The binary under test, with its log going where a service's would: into a file.
+/// The binary under test (`METAROUTE_BINARY` names another than the one built here), with its log going where a service's would: into a file.
 pub fn metaroute(log: &Path, args: &[&str]) -> Command {
-    let binary = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/metaroute");
+    let built = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/metaroute");
+    let binary = std::env::var_os("METAROUTE_BINARY").map_or_else(built, PathBuf::from);
     assert!(binary.exists(), "cargo build --release -p metaroute-cli comes first");
     let mut command = Command::new(binary);
     let log = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a log");
@@ -187,23 +188,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything over the copies of these shards. Between routers and the `slow` one there are 20 ms.
-    pub async fn start(
-        folder: &Path,
-        copies: &[PathBuf],
-        shards: &[(u32, u32)],
-        hedge: bool,
-        slow: Option<usize>,
-    ) -> Cluster {
+    /// Starts everything over the copies of these shards.
+    pub async fn start(folder: &Path, copies: &[PathBuf], shards: &[(u32, u32)], hedge: bool) -> Cluster {
         let mut started = Vec::new();
         let mut addresses = Vec::new();
         for (number, (data, shard)) in copies.iter().zip(shards).enumerate() {
             let process = Self::shard(folder, number, data, *shard, None);
-            let shown = match slow {
-                Some(which) if which == number => crate::parts::relay(process.address, Duration::from_millis(20)).await,
-                _ => process.address,
-            };
-            addresses.push((*shard, shown));
+            addresses.push((*shard, process.address));
             started.push((*shard, process));
         }
         let mut fleet = String::from("services:\n- name: metaserver\n  instances:\n");

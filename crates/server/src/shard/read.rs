@@ -32,6 +32,8 @@ const BATCH_BYTES: u64 = metaroute_cluster::wire::BATCH_BYTES as u64;
 const INLINE_IDS: usize = 2;
 /// Rows of a listing that may be read there, where all of them come from neighbouring entries of one index.
 const INLINE_ROWS: usize = 128;
+/// Entries looked at there at most: between the rows may lie any number of deleted ones.
+const INLINE_ENTRIES: u64 = 512;
 /// How much of the time left a walk may use before it hands out what it has: the rest is for the way back.
 const TIME_SHARE: f64 = 0.8;
 
@@ -209,6 +211,8 @@ struct Walking {
     left: WorkBudget,
     rows_left: usize,
     after: Option<Position>,
+    /// Whether no page has been read yet.
+    fresh: bool,
     trailer: Trailer,
 }
 
@@ -265,6 +269,7 @@ async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> A
         left: request.budget,
         rows_left,
         after,
+        fresh: true,
         trailer: Trailer::default(),
     };
     let events = vec![Ok(ReadEvent::Head(head))];
@@ -337,6 +342,7 @@ async fn totals(walking: Walking, tenant: Option<u64>, summed: Vec<usize>, mut e
 /// One page.
 async fn walk(mut walking: Walking, mut events: Events) -> Advanced {
     let page = page_of(&walking).await?;
+    walking.fresh = false;
     walking.left.entries = walking.left.entries.saturating_sub(page.examined);
     walking.left.bytes = walking.left.bytes.saturating_sub(page.bytes);
     walking.trailer.examined += page.examined;
@@ -393,20 +399,22 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
         }
         ReadOp::List { tenant, from, to, direction, .. } => {
             let store = walking.scope.store.clone();
-            let read = move |view: &store::View, cancel: &store::Cancel| {
+            let read = move |view: &store::View, cancel: &store::Cancel, left: WorkBudget| {
                 let walk = scope.walk(limit, direction, left, cancel);
                 let after = after.map(|at| ListPosition { time: at.time, id: at.id });
                 let page = view.list(&ListQuery { walk: walk.on(&scope), tenant, from, to, after })?;
                 Ok(scope.page(page, |at: ListPosition| Position { time: at.time, id: at.id }))
             };
-            if limit <= INLINE_ROWS
+            if walking.fresh
+                && limit <= INLINE_ROWS
                 && walking.scope.is_short_walk()
                 && let Some(_turn) = walking.scope.inline.take_turn(&walking.scope.inline.lists)
             {
-                let page = walking.scope.store.view().and_then(|view| read(&view, &store::Cancel::new()));
+                let left = WorkBudget { entries: left.entries.min(INLINE_ENTRIES), ..left };
+                let page = store.view().and_then(|view| read(&view, &store::Cancel::new(), left));
                 return page.map_err(|error| shard_error(&error));
             }
-            store.read_scans(read).await
+            store.read_scans(move |view: &store::View, cancel: &store::Cancel| read(view, cancel, left)).await
         }
         ReadOp::Scan { from, to, direction, .. } => {
             let store = walking.scope.store.clone();

@@ -42,7 +42,8 @@
 //! Consul forgets the instance after `deregister-after` and it is registered anew.
 //!
 //! **Watching** is one blocking query per service: at most ten in quick succession, then ten a second; an index that went back
-//! starts over. Consul has no empty services: one that nobody registered in is unknown, one that a watcher has seen and whose
+//! starts over. Queries are sorted (`near=_agent`), because those are answered by a server: the copies that agents keep since
+//! Consul 1.10 can miss a change for good that was made as they began. Consul has no empty services: one that nobody registered in is unknown, one that a watcher has seen and whose
 //! last instance went is empty. A list that is empty because a token (or the lack of one) hides everything is an error, not
 //! an empty list. An agent accepts 200 connections from one address; beyond 100 watches they take turns of a second.
 //!
@@ -436,7 +437,9 @@ impl Consul {
     async fn query(&self, service: &str, place: Place, wait: Duration) -> Result<(u64, SeenState), DriverError> {
         let blocks = place.index > 0;
         let timeout = if blocks { wait + wait / 16 + WAIT_SLACK } else { CALL_TIMEOUT };
-        let mut query = Vec::new();
+        // Asked for an order, which means nothing here, an agent asks a server instead of the copy that it lets a server stream
+        // to it. A change made while such a copy begins can be missing from it for good (seen in 1.14.11).
+        let mut query = vec![("near", "_agent".to_owned())];
         if blocks {
             query.push(("index", place.index.to_string()));
             query.push(("wait", go_duration(wait)));

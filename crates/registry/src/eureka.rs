@@ -17,7 +17,8 @@
 //!
 //! **Layout.** `POST {path}/apps/{SERVICE}` with the JSON instance that every client sends: `app` in capitals, `vipAddress` the
 //! service as written, `hostName` and `ipAddr` the address, `port` enabled, `leaseInfo`, `metadata` as text, both timestamps. The
-//! `instanceId` is `host:service:port`, as everybody has it, or the instance's own id. The weight is `metaroute-weight` where it is
+//! `instanceId` is `host:service:port`, as everybody has it, or the instance's own id; one that is in use for an instance of another
+//! id and address is refused. The weight is `metaroute-weight` where it is
 //! not 1; what else has no place is under `metaroute-…`. With `layout=seata` the application is Seata's cluster, the address
 //! is `ipAddr`, and the weight is the metadata key `weight`, which Seata means to write and loses.
 //!
@@ -29,17 +30,19 @@
 //! **Watching** is one poll for all services of a connection: a delta, checked with the server's hash, and everything anew when
 //! the hash differs, another server answers, more than three minutes passed, and every `full-every`, since the hash counts
 //! statuses only and cannot see a lost change of metadata, and since a server may keep an old delta with its old hash until the
-//! next change (seen where a thousand instances left at once). A server that answers 403 is still syncing and says nothing yet.
+//! next change (seen where a thousand instances left at once). Where deltas are switched off (403, 404) everything is read each
+//! time. A server that forbids its lists but not a question for one instance is still syncing and says nothing yet.
 //!
 //! **Liveness.** The server expires a renewed lease after *twice* its duration and sweeps every minute; with its caches a dead
 //! instance is listed for up to four minutes by default, and for as long as it likes while the server preserves itself.
-//! Being listed is therefore no sign of life: instances whose lease is overdue are named in the notes of a snapshot.
+//! A renewal that another server of several answers with 404 registers there. Being listed is therefore no sign of life: instances whose lease is overdue are named in the notes of a snapshot.
 //!
 //! **Limits.** No sizes; `@class` cannot be a metadata key. Where any client reads XML, keys must be XML names.
 //!
 //! **Lossy.** Kinds of metadata values (everything becomes text); whether a switched-off instance is healthy.
 //!
-//! Proven against the Eureka server and client of Spring Cloud 2025.0.0; replication between servers is unproven.
+//! Proven against the Eureka server and client of Spring Cloud 2025.0.0, two servers that replicate each other included; basic
+//! authentication against a gate before that server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -274,6 +277,10 @@ impl Eureka {
         // The server keeps what it has if that is newer, silently. Another life of ours, or a clock that went back, must
         // not be ignored.
         let record = if before.is_none() { self.record(service, &id).await? } else { None };
+        if let Some(other) = record.as_ref().and_then(|record| wire::another(service, record, instance, self.seata)) {
+            let message = format!("`{service}` has the instance `{other}` under the instance id `{id}`");
+            return Err(DriverError::new(ErrorKind::Invalid, message));
+        }
         let theirs = record.as_ref().map_or(0, wire::dirty_ms);
         // Of our own life before, which could not take it back; an operator's override has no such mark.
         let off_before = record.is_some_and(|record| record["metadata"][carrier::ENABLED] == "false");
@@ -462,7 +469,7 @@ impl Eureka {
         }
         let server = server(&response);
         match response.status() {
-            StatusCode::FORBIDDEN => {
+            StatusCode::FORBIDDEN if !self.is_denied().await => {
                 let message = format!("{server} is still syncing with its peers and does not list anything yet");
                 return Err(DriverError::new(ErrorKind::Unreachable, message));
             }
@@ -480,6 +487,13 @@ impl Eureka {
         poller.server = server;
         poller.body = Vec::new();
         Ok(())
+    }
+
+    /// Whether it is us whom the server forbids its lists. One that is still syncing forbids them to everybody, but answers a
+    /// question for one instance.
+    async fn is_denied(&self) -> bool {
+        let one = self.call(Method::GET, &Self::at("metaroute", Some("nobody")), |r| r).await;
+        one.is_ok_and(|one| matches!(one.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN))
     }
 
     /// When the next poll may be.

@@ -44,13 +44,34 @@ impl Eureka {
     /// # Panics
     /// They are there and the server does not come up; the message has its log.
     pub fn start(settings: &[&str]) -> Result<Self, Missing> {
+        let port = Port::reserve();
+        let itself = format!("http://127.0.0.1:{port}/eureka/");
+        Self::start_at(port, &itself, settings)
+    }
+
+    /// Starts two servers that replicate each other.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start).
+    pub fn start_peers() -> Result<[Self; 2], Missing> {
+        let (a, b) = (Port::reserve(), Port::reserve());
+        // A server leaves out a peer with its own host name, whatever the port; theirs is 127.0.0.1.
+        let [at_a, at_b] = [&a, &b].map(|port| format!("http://localhost:{port}/eureka/"));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| Self::start_at(a, &at_b, &[]));
+            let second = Self::start_at(b, &at_a, &[]);
+            let first = first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            Ok([first?, second?])
+        })
+    }
+
+    fn start_at(port: Port, peer: &str, settings: &[&str]) -> Result<Self, Missing> {
         let mut command = java::class("spring-cloud", "peer.Server")?;
         let scratch = Scratch::new("eureka");
-        let port = Port::reserve();
-        let own = [
-            format!("--server.port={port}"),
-            format!("--eureka.client.service-url.defaultZone=http://127.0.0.1:{port}/eureka/"),
-        ];
+        let own = [format!("--server.port={port}"), format!("--eureka.client.service-url.defaultZone={peer}")];
         // The same setting twice would be a list.
         let name = |setting: &str| setting.split('=').next().unwrap_or_default().to_owned();
         let usual = USUAL.iter().filter(|usual| settings.iter().all(|setting| name(setting) != name(usual)));

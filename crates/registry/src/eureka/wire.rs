@@ -69,6 +69,14 @@ pub(super) fn eureka_id(service: &str, id: &InstanceId) -> String {
     }
 }
 
+/// The id of an instance that is no other life of ours, in the record under our id in Eureka: an id of ours may be made like those
+/// that are put together from an address.
+pub(super) fn another(service: &str, record: &Value, ours: &Instance, seata: bool) -> Option<InstanceId> {
+    let theirs = read(&service.to_uppercase(), record, seata).instance.ok()?;
+    let said = text(&record["metadata"][carrier::ID]).is_some() || theirs.id.as_str() == theirs.address.to_string();
+    (said && theirs.id != ours.id && theirs.address != ours.address).then_some(theirs.id)
+}
+
 /// Reads one instance of application `app`.
 pub(super) fn read(app: &str, value: &Value, seata: bool) -> Stored {
     let status: Box<str> = text(&value["status"]).unwrap_or("UNKNOWN").into();

@@ -1,5 +1,6 @@
 //! Eureka against Spring Cloud's server and client.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metaroute_core::instance::{Instance, InstanceId};
@@ -42,11 +43,8 @@ struct Server(u16);
 
 impl Server {
     async fn call(&self, method: reqwest::Method, path: &str, body: Value) -> (u16, Value) {
-        // Set already is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
         let url = format!("http://127.0.0.1:{}/eureka{path}", self.0);
-        let request = client.request(method, url).header("Accept", "application/json");
+        let request = client().request(method, url).header("Accept", "application/json");
         let request = if body.is_null() { request } else { request.json(&body) };
         let response = request.send().await.expect("the server answers");
         let status = response.status().as_u16();
@@ -63,6 +61,12 @@ impl Server {
     fn registry(&self, parameters: &str) -> Registry {
         connect(&format!("eureka://127.0.0.1:{}?ttl=6s&poll=200ms{parameters}", self.0))
     }
+}
+
+fn client() -> reqwest::Client {
+    // Set already is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder().no_proxy().build().expect("a client")
 }
 
 fn connect(url: &str) -> Registry {
@@ -108,17 +112,24 @@ fn theirs(id: &str, change: impl FnOnce(&mut Value)) -> Value {
 async fn what_the_server_keeps() {
     let eureka = require!(Eureka::start(&[]));
     let server = Server(eureka.port());
-    an_instance_is_registered_as_everybody_does(&server).await;
-    an_older_registration_of_a_clock_that_went_back_is_not_ignored(&server).await;
-    switching_off_is_an_override_and_back_again(&server).await;
-    an_operators_override_stays(&server).await;
-    a_registration_taken_away_comes_back(&server).await;
-    others_instances_can_be_amended_and_removed(&server).await;
-    a_change_of_metadata_that_the_hash_cannot_see_is_seen(&server).await;
-    seata_layout(&server).await;
-    a_service_that_went_is_empty_and_one_that_never_was_unknown(&server).await;
-    a_dead_server_among_two_is_passed_over(&server).await;
-    a_mended_network_is_told_although_nothing_changed(&server).await;
+    let quick = async {
+        an_instance_is_registered_as_everybody_does(&server).await;
+        an_older_registration_of_a_clock_that_went_back_is_not_ignored(&server).await;
+        switching_off_is_an_override_and_back_again(&server).await;
+        an_operators_override_stays(&server).await;
+        a_registration_taken_away_comes_back(&server).await;
+        others_instances_can_be_amended_and_removed(&server).await;
+        a_change_of_metadata_that_the_hash_cannot_see_is_seen(&server).await;
+        seata_layout(&server).await;
+        a_service_that_went_is_empty_and_one_that_never_was_unknown(&server).await;
+        a_dead_server_among_two_is_passed_over(&server).await;
+        a_mended_network_is_told_although_nothing_changed(&server).await;
+        an_id_made_like_anothers_does_not_replace_it(&server).await;
+        who_may_not_ask_is_told_so(&server).await;
+        a_server_without_deltas_is_read_whole(&server).await;
+        a_server_that_is_still_syncing_says_nothing_yet(&server).await;
+    };
+    tokio::join!(the_usual_lease_is_ninety_seconds(&server), quick);
 }
 
 async fn an_instance_is_registered_as_everybody_does(server: &Server) {
@@ -329,6 +340,176 @@ async fn a_mended_network_is_told_although_nothing_changed(server: &Server) {
         proxy.heal();
     }
     registry.shutdown(SEEN).await;
+}
+
+/// `HOST:APP:PORT` is what an instance without an id of its own gets.
+async fn an_id_made_like_anothers_does_not_replace_it(server: &Server) {
+    let registry = server.registry("");
+    let mut first = registry.register("ids", instance("10.0.0.1:80")).expect("valid");
+    first.registered().await.expect("taken");
+    let alike = instance("10.0.0.2:80").with_id("10.0.0.1:ids:80");
+    let mut refused = registry.register("ids", alike).expect("valid");
+    let error = refused.registered().await.expect_err("it is taken");
+    assert!(error.to_string().contains("instance `10.0.0.1:80` under the instance id `10.0.0.1:ids:80`"), "{error}");
+    let view = see(&registry, "ids", "the first", |view| only(view).is_some()).await;
+    assert_eq!(only(&view).expect("one").address.to_string(), "10.0.0.1:80");
+    registry.shutdown(SEEN).await;
+}
+
+/// Every other test asks for a short lease.
+async fn the_usual_lease_is_ninety_seconds(server: &Server) {
+    let registry = connect(&format!("eureka://127.0.0.1:{}", server.0));
+    let mut registration = registry.register("usual", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    let lease = &server.record("USUAL", "10.0.0.1:usual:80").await["leaseInfo"];
+    assert_eq!((&lease["durationInSecs"], &lease["renewalIntervalInSecs"]), (&json!(90), &json!(30)));
+    // The first renewal is after half a minute; the server, which sweeps all the time here, waits for it.
+    tokio::time::sleep(Duration::from_secs(33)).await;
+    let lease = &server.record("USUAL", "10.0.0.1:usual:80").await["leaseInfo"];
+    let [born, renewed] = ["registrationTimestamp", "lastRenewalTimestamp"].map(|key| lease[key].as_u64().expect(key));
+    assert!(renewed > born, "{lease}");
+    registration.deregister().await;
+    registry.shutdown(SEEN).await;
+}
+
+/// Something before the server, as operators put there: it passes on what it does not answer itself.
+struct Gate {
+    port: u16,
+    /// The paths that were asked for.
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Gate {
+    /// `refuses` looks at path and `Authorization`.
+    async fn before(
+        server: &Server,
+        refuses: impl Fn(&str, Option<&str>) -> Option<u16> + Clone + Send + Sync + 'static,
+    ) -> Self {
+        use axum::http::{HeaderMap, Method, StatusCode, Uri};
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (log, behind, client) = (Arc::clone(&asked), server.0, client());
+        let answer = move |method: Method, uri: Uri, headers: HeaderMap, body: axum::body::Bytes| async move {
+            log.lock().expect("free").push(uri.path().to_owned());
+            let login = headers.get("authorization").and_then(|login| login.to_str().ok());
+            if let Some(status) = refuses(uri.path(), login) {
+                return (StatusCode::from_u16(status).expect("a status"), HeaderMap::new(), axum::body::Bytes::new());
+            }
+            let mut request = client.request(method, format!("http://127.0.0.1:{behind}{uri}")).body(body);
+            for name in ["accept", "content-type"] {
+                if let Some(value) = headers.get(name) {
+                    request = request.header(name, value);
+                }
+            }
+            let response = request.send().await.expect("the server answers");
+            let (status, mut headers) = (response.status(), HeaderMap::new());
+            for name in ["date", "content-type"] {
+                if let Some(value) = response.headers().get(name) {
+                    headers.insert(name, value.clone());
+                }
+            }
+            (status, headers, response.bytes().await.expect("a body"))
+        };
+        let router = axum::Router::new().fallback(answer);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { port, asked }
+    }
+
+    fn asked(&self, path: &str) -> usize {
+        self.asked.lock().expect("free").iter().filter(|asked| *asked == path).count()
+    }
+}
+
+/// Basic authentication in the address; a wrong password is a refusal, as 401 and as the 403 of some gates.
+async fn who_may_not_ask_is_told_so(server: &Server) {
+    for status in [401, 403] {
+        // `me:hunter2`
+        let gate =
+            Gate::before(server, move |_, login| (login != Some("Basic bWU6aHVudGVyMg==")).then_some(status)).await;
+        let at = |login: &str| connect(&format!("eureka://{login}127.0.0.1:{}?ttl=6s&poll=200ms", gate.port));
+        let right = at("me:hunter2@");
+        let mut registration = right.register("gated", instance("10.0.0.1:80")).expect("valid");
+        registration.registered().await.expect("taken");
+        see(&right, "gated", "one", |view| only(view).is_some()).await;
+        registration.deregister().await;
+        right.shutdown(SEEN).await;
+        for login in ["", "me:hunter3@"] {
+            let wrong = at(login);
+            let mut refused = wrong.register("gated", instance("10.0.0.1:80")).expect("valid");
+            let registering = refused.registered().await.expect_err("refused");
+            let reading = wrong.instances("gated").await.expect_err("refused");
+            for error in [registering, reading, wrong.services().await.expect_err("refused")] {
+                assert_eq!(error.kind(), ErrorKind::Denied, "{status} {login}: {error}");
+                assert!(error.to_string().contains(&status.to_string()), "{error}");
+                assert!(!format!("{error} {error:?}").contains("hunter"), "{error}");
+            }
+            let view = see(&wrong, "gated", "a refusal", |view| view.state == State::Stale).await;
+            assert_eq!(view.error.map(|error| error.kind()), Some(ErrorKind::Denied));
+            wrong.shutdown(SEEN).await;
+        }
+    }
+}
+
+async fn a_server_without_deltas_is_read_whole(server: &Server) {
+    for status in [403, 404] {
+        let gate = Gate::before(server, move |path, _| (path == "/eureka/apps/delta").then_some(status)).await;
+        let registry = connect(&format!("eureka://127.0.0.1:{}?ttl=6s&poll=200ms", gate.port));
+        let mut seen = registry.subscribe("whole");
+        for version in ["1", "2", "3"] {
+            let one = instance("10.0.0.1:80").with_meta("version", version);
+            let mut registration = registry.register("whole", one).expect("valid");
+            registration.registered().await.expect("taken");
+            let there = |view: &View| {
+                only(view).is_some_and(|one| one.metadata.get("version").is_some_and(|at| *at.to_text() == *version))
+            };
+            tokio::time::timeout(SEEN, seen.wait_for(there)).await.expect("in time").expect("open");
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(gate.asked("/eureka/apps/delta"), 1, "it said once that it has none");
+        assert!(gate.asked("/eureka/apps") > 4, "{}", gate.asked("/eureka/apps"));
+        registry.shutdown(SEEN).await;
+    }
+}
+
+async fn a_server_that_is_still_syncing_says_nothing_yet(server: &Server) {
+    let gate = Gate::before(server, |path, _| (path == "/eureka/apps").then_some(403)).await;
+    let registry = connect(&format!("eureka://127.0.0.1:{}?poll=200ms", gate.port));
+    let error = registry.instances("any").await.expect_err("nothing yet");
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("syncing"), "{error}");
+    registry.shutdown(SEEN).await;
+}
+
+/// What was registered at one server is at the other one, stays when the first one goes, and is renewed and changed there.
+#[tokio::test]
+async fn of_two_servers_that_replicate_each_other_one_may_go() {
+    let peers = tokio::task::spawn_blocking(Eureka::start_peers).await.expect("it ran");
+    let [mut first, second] = require!(peers);
+    let both = format!("127.0.0.1:{},127.0.0.1:{}", first.port(), second.port());
+    let registry = connect(&format!("eureka://{both}?ttl=3s&poll=200ms"));
+    let other = Server(second.port()).registry("");
+    let mut seen = registry.subscribe("twice");
+    let mut registration = registry.register("twice", instance("10.0.0.1:80")).expect("valid");
+    registration.registered().await.expect("taken");
+    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    see(&other, "twice", "the copy", |view| only(view).is_some()).await;
+
+    tokio::task::spawn_blocking(move || first.server().stop()).await.expect("it stops");
+    // Longer than the copy lives without renewals.
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let list = seen.current().snapshot.expect("a list");
+        assert_eq!(list.instances.len(), 1, "{list:?}");
+    }
+    registration.update(instance("10.0.0.1:80").with_meta("version", "2")).expect("valid");
+    let changed =
+        |view: &View| view.state == State::Fresh && only(view).is_some_and(|one| one.metadata.contains_key("version"));
+    tokio::time::timeout(SEEN, seen.wait_for(changed)).await.expect("in time").expect("open");
+    registration.deregister().await;
+    see(&other, "twice", "none", |view| only(view).is_none()).await;
+    registry.shutdown(SEEN).await;
+    other.shutdown(SEEN).await;
 }
 
 /// With self-preservation on nothing is swept in the first minute: a dead instance stays listed, and the snapshot says so.

@@ -14,6 +14,7 @@ use test_support::spring::Spring;
 use test_support::{Proxy, Scratch, require};
 
 use crate::conformance::{self, Subject, Traits};
+use crate::spring;
 
 /// Short, so that tests are.
 const TTL: &str = "6s";
@@ -387,10 +388,6 @@ async fn a_mended_network_is_told_although_nothing_changed() {
     registry.shutdown(SEEN).await;
 }
 
-fn json_of(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
 /// Spring Cloud Consul reads what we register with all its metadata, and its load balancer obeys our zone; we read what Spring
 /// registers, with its tags and the health its agent found.
 #[tokio::test]
@@ -399,20 +396,15 @@ async fn spring_and_we_see_each_other() {
     let port = consul.port();
     let registry = Agent::of(&consul).registry("");
     let spring = tokio::task::spawn_blocking(move || {
-        Spring::with_consul(
-            port,
-            "spring-app",
-            &[
-                "--spring.cloud.consul.discovery.instance-id=spring-app-1",
-                "--spring.cloud.consul.discovery.metadata.version=2.0",
-                "--spring.cloud.consul.discovery.instance-zone=a",
-                "--spring.cloud.consul.discovery.tags=blue,grp=x",
-                "--spring.cloud.loadbalancer.configurations=zone-preference",
-                "--spring.cloud.loadbalancer.zone=a",
-            ],
-        )
+        let own = [
+            "--spring.cloud.consul.discovery.instance-id=spring-app-1",
+            "--spring.cloud.consul.discovery.metadata.version=2.0",
+            "--spring.cloud.consul.discovery.instance-zone=a",
+            "--spring.cloud.consul.discovery.tags=blue,grp=x",
+        ];
+        Spring::with_consul(port, "spring-app", &[&own[..], &spring::IN_ZONE_A].concat())
     });
-    let mut spring = require!(spring.await.expect("it ran"));
+    let spring = require!(spring.await.expect("it ran"));
 
     let view =
         see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
@@ -422,26 +414,12 @@ async fn spring_and_we_see_each_other() {
     assert_eq!(seen.metadata.get("tags"), Some(&MetaValue::List(["blue", "grp=x"].map(Into::into).into())));
     assert_eq!(&*seen.locality.zone, "a");
 
-    let near =
-        instance("10.0.0.1:80").with_zone("a").with_meta("version", "1").with_meta("place", "Zürich").with_weight(0.5);
-    let mut near = registry.register("rust-svc", near).expect("valid");
-    let mut far = registry.register("rust-svc", instance("10.0.0.2:80").with_zone("b")).expect("valid");
-    near.registered().await.expect("taken");
-    far.registered().await.expect("taken");
-    let asked = tokio::task::spawn_blocking(move || {
-        let two = test_support::backoff_poll(SEEN, || {
-            let list = json_of(&spring.list("rust-svc"));
-            (list.as_array().map(Vec::len) == Some(2)).then_some(list)
-        });
-        (two.expect("Spring sees both"), json_of(&spring.choose("rust-svc", 20)))
-    });
-    let (list, chosen) = asked.await.expect("it ran");
-    let near_seen = list.as_array().and_then(|list| list.iter().find(|one| one["host"] == "10.0.0.1")).expect("near");
-    assert_eq!((&near_seen["id"], &near_seen["port"]), (&json!("rust-svc-10.0.0.1:80"), &json!(80)));
-    let metadata = &near_seen["metadata"];
+    let near = instance("10.0.0.1:80").with_meta("version", "1").with_meta("place", "Zürich").with_weight(0.5);
+    let near = spring::reads_ours_and_obeys_the_zone(&registry, spring, near).await;
+    assert_eq!((&near["id"], &near["port"]), (&json!("rust-svc-10.0.0.1:80"), &json!(80)));
+    let metadata = &near["metadata"];
     assert_eq!((&metadata["version"], &metadata["place"]), (&json!("1"), &json!("Zürich")));
     assert_eq!((&metadata["zone"], &metadata["metaroute-weight"]), (&json!("a"), &json!("0.5")));
-    assert_eq!(chosen, json!({ "10.0.0.1:80": 20 }));
     registry.shutdown(SEEN).await;
 }
 

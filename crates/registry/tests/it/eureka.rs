@@ -12,6 +12,7 @@ use test_support::spring::Spring;
 use test_support::{Port, Proxy, require};
 
 use crate::conformance::{self, Subject, Traits};
+use crate::spring;
 
 /// A view comes after the server's cache and our poll, on a busy machine.
 const SEEN: Duration = Duration::from_secs(30);
@@ -531,10 +532,6 @@ async fn a_server_that_preserves_itself_lists_the_dead_and_the_notes_say_so() {
     registry.shutdown(SEEN).await;
 }
 
-fn json_of(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
 /// Spring's own client reads what we register, and its load balancer obeys our zone; we read what Spring registers.
 #[tokio::test]
 async fn spring_and_we_see_each_other() {
@@ -542,18 +539,10 @@ async fn spring_and_we_see_each_other() {
     let port = eureka.port();
     let registry = Server(port).registry("");
     let spring = tokio::task::spawn_blocking(move || {
-        Spring::with_eureka(
-            port,
-            "spring-app",
-            &[
-                "--eureka.instance.metadata-map.version=2.0",
-                "--eureka.instance.metadata-map.zone=a",
-                "--spring.cloud.loadbalancer.configurations=zone-preference",
-                "--spring.cloud.loadbalancer.zone=a",
-            ],
-        )
+        let own = ["--eureka.instance.metadata-map.version=2.0", "--eureka.instance.metadata-map.zone=a"];
+        Spring::with_eureka(port, "spring-app", &[own, spring::IN_ZONE_A].concat())
     });
-    let mut spring = require!(spring.await.expect("it ran"));
+    let spring = require!(spring.await.expect("it ran"));
 
     let view =
         see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
@@ -562,24 +551,10 @@ async fn spring_and_we_see_each_other() {
     assert_eq!(seen.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
     assert_eq!(&*seen.locality.zone, "a");
 
-    let near = instance("10.0.0.1:80").with_zone("a").with_meta("version", "1").with_meta("odd key", "Zürich");
-    let mut near = registry.register("rust-svc", near).expect("valid");
-    let mut far = registry.register("rust-svc", instance("10.0.0.2:80").with_zone("b")).expect("valid");
-    near.registered().await.expect("taken");
-    far.registered().await.expect("taken");
-    let asked = tokio::task::spawn_blocking(move || {
-        let two = test_support::backoff_poll(SEEN, || {
-            let list = json_of(&spring.list("rust-svc"));
-            (list.as_array().map(Vec::len) == Some(2)).then_some(list)
-        });
-        (two.expect("Spring sees both"), json_of(&spring.choose("rust-svc", 20)))
-    });
-    let (list, chosen) = asked.await.expect("it ran");
-    let near_seen = list.as_array().and_then(|list| list.iter().find(|one| one["host"] == "10.0.0.1")).expect("near");
-    assert_eq!(near_seen["port"], 80);
-    assert_eq!(near_seen["metadata"]["version"], "1");
-    assert_eq!(near_seen["metadata"]["odd key"], "Zürich");
-    assert_eq!(near_seen["metadata"]["zone"], "a");
-    assert_eq!(chosen, json!({ "10.0.0.1:80": 20 }));
+    let near = instance("10.0.0.1:80").with_meta("version", "1").with_meta("odd key", "Zürich");
+    let near = spring::reads_ours_and_obeys_the_zone(&registry, spring, near).await;
+    assert_eq!(near["metadata"]["version"], "1");
+    assert_eq!(near["metadata"]["odd key"], "Zürich");
+    assert_eq!(near["metadata"]["zone"], "a");
     registry.shutdown(SEEN).await;
 }

@@ -27,5 +27,7 @@ mod seata;
 mod seata_layouts;
 #[cfg(feature = "sofa")]
 mod sofa;
+#[cfg(any(feature = "consul", feature = "eureka"))]
+mod spring;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;

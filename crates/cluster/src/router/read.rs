@@ -263,17 +263,18 @@ fn read_op(query: &Query, target: &Target, after: Option<Position>, limit: u32) 
     }
 }
 
-/// How many rows to ask each of `shards` for first when a page has `limit` of them. Rows are spread over the shards by a
-/// hash or a count, so a shard's part of the page is about its share, with the deviation of a binomial distribution; three
-/// of those more, and hardly a page needs a second question to a shard. Asking each for the whole page would read the
-/// page as often as there are shards.
+/// How many rows to ask each of `shards` for first when a page has `limit` of them: it looks one row further, to know whether
+/// there is another page. Rows are spread over the shards by a hash or a count, so a shard's part is about its share, with
+/// the deviation of a binomial distribution; three of those more, and hardly a page needs a second question to a shard.
+/// Asking each for the whole page would read the page as often as there are shards.
 pub(crate) fn share(limit: u32, shards: usize) -> u32 {
+    let rows = limit.saturating_add(1);
     if shards <= 1 {
-        return limit;
+        return rows;
     }
-    let mean = f64::from(limit) / shards as f64;
+    let mean = f64::from(rows) / shards as f64;
     let enough = (mean + 3.0 * (mean * (1.0 - 1.0 / shards as f64)).sqrt()).ceil() as u32 + 1;
-    enough.min(limit)
+    enough.min(rows)
 }
 
 struct Page {

@@ -44,6 +44,17 @@ async fn a_page_reads_little_more_than_it_shows() {
     assert!(answer.meta.examined < 300, "{} for 100 rows", answer.meta.examined);
 }
 
+/// To know whether there is another page one row more is asked for, not another page.
+#[tokio::test]
+async fn a_page_over_one_shard_is_one_question() {
+    let sim = Sim::new(1, 1);
+    sim.write(spread(300, 9)).await;
+    let asked = sim.asked();
+    let answer = sim.ask(QueryRequest { limit: Some(100), ..of_user(9) }).await.expect("answered");
+    assert_eq!((answer.rows.len(), answer.next.is_some(), sim.asked() - asked), (100, true, 1));
+    assert!(answer.meta.examined <= 102, "{} for 100 rows", answer.meta.examined);
+}
+
 /// Case 21: 7 rows with one time over 3 shards, two copies of each, limit 3.
 #[tokio::test]
 async fn case_21_ties_are_split_over_pages_without_loss_or_repetition() {

@@ -28,6 +28,8 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         Scheme::SeataRaft => Arc::new(crate::seata::Raft::new(url)?),
         #[cfg(feature = "sofa")]
         Scheme::Sofa => Arc::new(crate::sofa::Sofa::new(url)?),
+        #[cfg(feature = "kubernetes-any")]
+        Scheme::Kubernetes => Arc::new(crate::kubernetes::Kubernetes::new(url)?),
         #[cfg(feature = "etcd")]
         Scheme::Etcd => Arc::new(crate::etcd::Etcd::new(url)?),
         #[cfg(feature = "redis")]

@@ -27,6 +27,8 @@ pub mod fleet;
 mod http;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod joint;
+#[cfg(feature = "kubernetes-any")]
+mod kubernetes;
 pub mod memory;
 #[cfg(feature = "nacos")]
 mod nacos;
@@ -68,6 +70,9 @@ pub use etcd::read_key as read_etcd_key;
 pub use eureka::read_applications as read_eureka_applications;
 pub use file::{FileDriver, FileOptions};
 pub use fleet::Fleet;
+#[cfg(feature = "kubernetes-any")]
+#[doc(hidden)]
+pub use kubernetes::read_slices as read_kubernetes_slices;
 pub use memory::Memory;
 #[cfg(feature = "nacos")]
 #[doc(hidden)]

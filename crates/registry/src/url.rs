@@ -87,8 +87,7 @@ impl Scheme {
             Self::Etcd => cfg!(feature = "etcd"),
             Self::NamingServer | Self::SeataRaft => cfg!(feature = "seata"),
             Self::Sofa => cfg!(feature = "sofa"),
-            // Its addresses are understood; there is no back end yet.
-            Self::Kubernetes => false,
+            Self::Kubernetes => cfg!(feature = "kubernetes-any"),
             Self::DnsSrv => cfg!(feature = "dns"),
         }
     }
@@ -392,6 +391,15 @@ impl RegistryUrl {
                 .hint(format!("write for example `{scheme}://127.0.0.1`")));
         }
         self.path = decode(path.trim_end_matches('/'))?.into();
+        // `k8s://payments` names a namespace; a server has a port, a domain, or a namespace after it.
+        if let (Scheme::Kubernetes, "", [host]) = (self.scheme, &*self.path, &*self.hosts)
+            && host.port.is_none()
+            && !host.name.contains(['.', ':'])
+            && &*host.name != "localhost"
+        {
+            self.path = host.name.clone();
+            self.hosts.clear();
+        }
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (name, value) = (decode(name)?, decode(value)?);

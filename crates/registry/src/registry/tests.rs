@@ -401,6 +401,7 @@ async fn a_dead_registry_costs_few_attempts() {
     assert!((40..130).contains(&attempts), "{attempts}");
 }
 
+#[cfg(not(feature = "kubernetes-any"))]
 #[test]
 fn other_kinds_are_named_when_they_are_not_built_in() {
     let url: RegistryUrl = "k8s://".parse().unwrap();

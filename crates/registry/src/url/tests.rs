@@ -47,6 +47,11 @@ fn every_scheme_is_read() {
         ("seata-raft://h", Scheme::SeataRaft, "h", ""),
         ("sofa://h", Scheme::Sofa, "h", ""),
         ("k8s:///default", Scheme::Kubernetes, "", "default"),
+        ("k8s://", Scheme::Kubernetes, "", ""),
+        ("k8s://payments?context=prod", Scheme::Kubernetes, "", "payments"),
+        ("kubernetes://api/payments", Scheme::Kubernetes, "api", "payments"),
+        ("k8s://api:6443", Scheme::Kubernetes, "api:6443", ""),
+        ("k8s://localhost", Scheme::Kubernetes, "localhost", ""),
         ("dns+srv://h", Scheme::DnsSrv, "h", ""),
     ] {
         let url = url(text);

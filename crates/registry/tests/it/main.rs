@@ -14,6 +14,8 @@ mod dns;
 mod etcd;
 #[cfg(feature = "eureka")]
 mod eureka;
+#[cfg(feature = "kubernetes-any")]
+mod kubernetes;
 #[cfg(feature = "nacos")]
 mod nacos;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use metaroute_registry::{ConnectError, Registry, RegistryUrl};
 
 /// Heading, module, and the addresses that it serves.
-const SECTIONS: [(&str, &str, &[&str]); 9] = [
+const SECTIONS: [(&str, &str, &[&str]); 10] = [
     ("Nacos", "nacos", &["nacos://h"]),
     ("Consul", "consul", &["consul://h"]),
     ("Eureka", "eureka", &["eureka://h"]),
@@ -17,6 +17,7 @@ const SECTIONS: [(&str, &str, &[&str]); 9] = [
     ("etcd", "etcd", &["etcd://h", "etcd3://h"]),
     ("Seata's NamingServer and Raft", "seata", &["namingserver://h", "seata-raft://h"]),
     ("SOFARegistry", "sofa", &["sofa://h"]),
+    ("Kubernetes", "kubernetes", &["k8s://h/n", "kubernetes://"]),
     ("DNS", "dns", &["dns+srv://h/d"]),
 ];
 

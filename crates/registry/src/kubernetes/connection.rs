@@ -1,0 +1,771 @@
+//! The way to an API server: who it is, how it is spoken to, and what its answers mean.
+//!
+//! Where the cluster is and who we are is found as `kubectl` does, by `kube`. The connection under it is ours: TLS without
+//! process-wide state like in every other back end, and HTTP/2 with pings, as the official clients have it, so that a
+//! connection that silently died is noticed. Servers allow about a hundred streams per connection and every watch is one,
+//! so watches are spread over several connections, and calls have their own.
+
+use std::error::Error as StdError;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use base64::Engine;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
+use hyper::{Request, Response, StatusCode, Uri, Version};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{AuthError, Body, ConfigExt};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::core::params::{ListParams, WatchParams};
+use kube::{Client, Config};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use tokio::time::{Instant, timeout, timeout_at};
+use tower::ServiceBuilder;
+
+use crate::driver::{DriverError, ErrorKind};
+use crate::tls::Tls;
+use crate::url::Secret;
+
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long it may take to begin an answer, and between two pieces of one.
+const CALL: Duration = Duration::from_secs(10);
+/// How long it may take to begin a watch.
+const OPEN: Duration = Duration::from_secs(6);
+/// How often a connection with open watches is pinged, and how long the answer may take.
+const PING: Duration = Duration::from_secs(6);
+const PING_ANSWER: Duration = Duration::from_secs(4);
+/// How long one watch lasts: below the 240 s after which load balancers of clouds cut what they think is idle.
+const WATCH: Duration = Duration::from_secs(180);
+/// The same where the server speaks HTTP/1 and cannot be pinged: watches are so short that a dead one does not matter.
+const WATCH_HTTP1: Duration = Duration::from_secs(8);
+/// How much later than it said a server may end a watch.
+const WATCH_SLACK: Duration = Duration::from_secs(10);
+/// Watches per connection; servers allow 100 streams (Go's least), sometimes 250.
+const WATCHES_PER_LANE: usize = 50;
+/// Objects per answer.
+const PAGE: u32 = 500;
+/// The longest answer that is read, in bytes.
+const BODY_MAX: usize = 128 * 1024 * 1024;
+/// The longest event: an object may have 1.5 MiB.
+const EVENT_MAX: usize = 16 * 1024 * 1024;
+/// The longest refusal that is read.
+const REFUSAL_MAX: usize = 64 * 1024;
+/// Nobody is waited for longer than this, whatever they wish.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+
+/// Where it is said which cluster is meant.
+#[derive(Clone)]
+pub(super) enum Origin {
+    /// In a kubeconfig if there is one, else by the cluster that runs this process.
+    Found,
+    /// In a kubeconfig: this file, or the usual ones; this context, or the current one.
+    Kubeconfig { file: Option<PathBuf>, context: Option<String> },
+    /// In the address.
+    Server { base: Uri, tls: Tls, token: Option<Secret> },
+}
+
+/// One cluster.
+pub(super) struct Connection {
+    origin: Origin,
+    /// The namespace, where the address names one.
+    namespace: Option<Box<str>>,
+    /// Made at the first call, and anew when credentials or connections fail: files may have changed.
+    session: tokio::sync::Mutex<Option<Arc<Session>>>,
+}
+
+struct Session {
+    client: Client,
+    namespace: Box<str>,
+    /// `https://host:port`, for messages.
+    server: String,
+    /// A token that is read for every request, because it is renewed where it is kept.
+    token: Option<Secret>,
+    lanes: Lanes,
+    http1: AtomicBool,
+}
+
+/// A collection as it was at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) items: Vec<Value>,
+    /// Opaque: only sent back.
+    pub(super) version: String,
+}
+
+/// What a watch brings.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// An object is there, new or changed.
+    Put(Value),
+    Deleted(Value),
+    /// Nothing happened up to this version.
+    Bookmark(String),
+    /// History is gone: only a list says what happened.
+    Gone,
+}
+
+impl Connection {
+    pub(super) fn new(origin: Origin, namespace: Option<Box<str>>) -> Self {
+        Self { origin, namespace, session: tokio::sync::Mutex::default() }
+    }
+
+    /// The server that the address names.
+    #[cfg(test)]
+    pub(super) fn server(&self) -> Option<String> {
+        match &self.origin {
+            Origin::Server { base, .. } => Some(base.to_string().trim_end_matches('/').to_owned()),
+            _ => None,
+        }
+    }
+
+    async fn session(&self) -> Result<Arc<Session>, DriverError> {
+        let mut held = self.session.lock().await;
+        if let Some(session) = &*held {
+            return Ok(Arc::clone(session));
+        }
+        let (origin, namespace) = (self.origin.clone(), self.namespace.clone());
+        // Reads files and may run a program that logs in.
+        let made = tokio::task::spawn_blocking(move || configuration(&origin)).await;
+        let made = made.unwrap_or_else(|_| Err(denied("reading the configuration of the cluster failed")))?;
+        let session = Arc::new(Session::new(made, namespace)?);
+        *held = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    /// The next call makes a new session, unless somebody did already.
+    async fn forget(&self, session: &Arc<Session>) {
+        let mut held = self.session.lock().await;
+        if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, session)) {
+            *held = None;
+        }
+    }
+
+    /// Sends a request made for a session's namespace and hands out the answer if it is a success; `None` for 410.
+    /// Refused credentials are read anew once.
+    async fn send(
+        &self,
+        lane: usize,
+        within: Duration,
+        request: impl Fn(&Session) -> Result<Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Option<(Arc<Session>, Response<Body>)>, DriverError> {
+        let mut again = true;
+        loop {
+            let session = self.session().await?;
+            let request = request(&session)
+                .map_err(|error| DriverError::new(ErrorKind::Invalid, "the request cannot be made").because(error))?;
+            let answer = match timeout(within, session.send(lane, request)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => {
+                    self.forget(&session).await;
+                    return Err(error);
+                }
+                Err(_) => {
+                    self.forget(&session).await;
+                    return Err(session.silent());
+                }
+            };
+            match answer.status() {
+                StatusCode::UNAUTHORIZED if again => {
+                    again = false;
+                    self.forget(&session).await;
+                }
+                StatusCode::GONE => return Ok(None),
+                status if status.is_success() => return Ok(Some((session, answer))),
+                _ => return Err(session.refusal(answer).await),
+            }
+        }
+    }
+
+    /// All objects that a selector finds, in pages of one version.
+    pub(super) async fn list(&self, selector: &str, names_only: bool) -> Result<Listing, DriverError> {
+        // A list that takes too long outlives its own version; then it begins anew, once.
+        for _ in 0..2 {
+            if let Some(listing) = self.pages(selector, names_only).await? {
+                return Ok(listing);
+            }
+        }
+        Err(DriverError::new(ErrorKind::Unreachable, "the list of EndpointSlices is outdated before it is read"))
+    }
+
+    async fn pages(&self, selector: &str, names_only: bool) -> Result<Option<Listing>, DriverError> {
+        let mut listing = Listing::default();
+        let mut params = ListParams::default().labels(selector).limit(PAGE);
+        loop {
+            let asked = self.send(0, CALL, |session| {
+                let request = session.slices();
+                if names_only { request.list_metadata(&params) } else { request.list(&params) }
+            });
+            let Some((session, answer)) = asked.await? else { return Ok(None) };
+            let body = session.body(answer, BODY_MAX).await?;
+            let page: Value = serde_json::from_slice(&body).map_err(|error| session.foreign().because(error))?;
+            let Value::Object(mut page) = page else { return Err(session.foreign()) };
+            let meta = |name: &str| page.get("metadata")?.get(name)?.as_str().map(ToOwned::to_owned);
+            let (version, next) = (meta("resourceVersion"), meta("continue"));
+            listing.version = version.ok_or_else(|| session.foreign())?;
+            match page.remove("items") {
+                Some(Value::Array(items)) => listing.items.extend(items),
+                // An empty list may be written as none.
+                None | Some(Value::Null) => {}
+                Some(_) => return Err(session.foreign()),
+            }
+            match next.filter(|next| !next.is_empty()) {
+                Some(next) => params = params.continue_token(&next),
+                None => return Ok(Some(listing)),
+            }
+        }
+    }
+
+    /// What happens after a version; `None` when that is too long ago.
+    pub(super) async fn watch(&self, selector: &str, version: &str) -> Result<Option<Events>, DriverError> {
+        // The lane belongs to the session, so one that is made anew meanwhile is asked again.
+        let session = self.session().await?;
+        let lane = session.lanes.take();
+        let asked = self.send(lane.number, OPEN, |session| {
+            let lasts = if session.http1.load(Ordering::Relaxed) { WATCH_HTTP1 } else { WATCH };
+            let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
+            session.slices().watch(&WatchParams::default().labels(selector).timeout(seconds), version)
+        });
+        let Some((session, answer)) = asked.await? else { return Ok(None) };
+        let http1 = answer.version() < Version::HTTP_2;
+        session.http1.store(http1, Ordering::Relaxed);
+        let now = Instant::now();
+        let until = if http1 { now + WATCH_HTTP1 } else { now + WATCH + WATCH_SLACK };
+        Ok(Some(Events { session, body: answer.into_body(), rest: BytesMut::new(), scanned: 0, until, http1, lane }))
+    }
+}
+
+impl Session {
+    fn new(made: Configuration, namespace: Option<Box<str>>) -> Result<Self, DriverError> {
+        let Configuration { config, tls, auth, token, server_name } = made;
+        let base = &config.cluster_url;
+        let server = match (base.scheme_str(), base.authority()) {
+            (Some(scheme), Some(authority)) => format!("{scheme}://{}", authority.as_str()),
+            _ => return Err(invalid(format!("the address of the cluster `{base}` is not complete"))),
+        };
+        let lanes = Lanes::new(tls, server_name);
+        let service = ServiceBuilder::new()
+            .layer(config.base_uri_layer())
+            .option_layer(auth)
+            .layer(config.extra_headers_layer().map_err(|error| {
+                invalid("the kubeconfig impersonates somebody whose name no header can carry").because(error)
+            })?)
+            .map_err(Box::<dyn StdError + Send + Sync>::from)
+            .service(Transport(lanes.clone()));
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.as_str().into());
+        let client = Client::new(service, config.default_namespace.clone());
+        Ok(Self { client, namespace, server, token, lanes, http1: AtomicBool::new(base.scheme_str() == Some("http")) })
+    }
+
+    /// Requests about the slices of the namespace.
+    fn slices(&self) -> kube::core::Request {
+        kube::core::Request::new(format!("/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices", self.namespace))
+    }
+
+    async fn send(&self, lane: usize, request: Request<Vec<u8>>) -> Result<Response<Body>, DriverError> {
+        let mut request = request.map(Body::from);
+        request.extensions_mut().insert(LaneNumber(lane));
+        if let Some(token) = &self.token {
+            let token = token.reveal().map_err(|error| denied(error.to_string()).because(error))?;
+            let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+                .map_err(|_| denied("the token has characters that no token has"))?;
+            value.set_sensitive(true);
+            request.headers_mut().insert(AUTHORIZATION, value);
+        }
+        let gate = self.lanes.gate(lane);
+        let first = if gate.open.load(Ordering::Acquire) { None } else { Some(gate.first.lock().await) };
+        let first = first.filter(|_| !gate.open.load(Ordering::Acquire));
+        let answer = self.client.send(request).await.map_err(|error| match error {
+            kube::Error::Service(error) => match error.downcast::<AuthError>() {
+                Ok(error) => auth_error(&error),
+                Err(error) => self.unreachable(Passed(error)),
+            },
+            error => self.unreachable(error),
+        });
+        gate.open.store(answer.is_ok(), Ordering::Release);
+        drop(first);
+        answer
+    }
+
+    fn unreachable(&self, error: impl StdError + Send + Sync + 'static) -> DriverError {
+        DriverError::new(ErrorKind::Unreachable, format!("{} cannot be reached", self.server)).because(error)
+    }
+
+    fn silent(&self) -> DriverError {
+        DriverError::new(ErrorKind::Unreachable, format!("{} does not answer in time", self.server))
+    }
+
+    fn foreign(&self) -> DriverError {
+        DriverError::new(ErrorKind::Invalid, format!("{} does not answer like an API server", self.server))
+    }
+
+    async fn body(&self, answer: Response<Body>, max: usize) -> Result<Bytes, DriverError> {
+        let mut body = answer.into_body();
+        let mut read = BytesMut::new();
+        loop {
+            let frame = timeout(CALL, body.frame()).await.map_err(|_| self.silent())?;
+            match frame {
+                None => return Ok(read.freeze()),
+                Some(Err(error)) => return Err(self.unreachable(error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        if read.len() + data.len() > max {
+                            let message = format!("{} answers with more than {max} bytes", self.server);
+                            return Err(invalid(message));
+                        }
+                        read.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn refusal(&self, answer: Response<Body>) -> DriverError {
+        let status = answer.status();
+        let after: Option<u64> = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+        // Where the reason cannot be read, the number is all there is.
+        let body = self.body(answer, REFUSAL_MAX).await.unwrap_or_default();
+        let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+        self.refused(status.as_u16(), &said, after)
+    }
+
+    /// What a `Status` object means; `after` is the header `Retry-After` in seconds.
+    fn refused(&self, code: u16, said: &Value, after: Option<u64>) -> DriverError {
+        let kind = match code {
+            401 | 403 => ErrorKind::Denied,
+            408 | 429 | 500.. => ErrorKind::Unreachable,
+            _ => ErrorKind::Invalid,
+        };
+        let message = said.get("message").and_then(Value::as_str).unwrap_or_default();
+        let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
+        let separator = if message.is_empty() { "" } else { ": " };
+        let hint = match code {
+            404 => "; is it an API server of Kubernetes 1.21 or later?",
+            _ => "",
+        };
+        let error = DriverError::new(kind, format!("{} answered {code}{separator}{message}{hint}", self.server));
+        let after = after.or_else(|| said.pointer("/details/retryAfterSeconds")?.as_u64());
+        match after.filter(|seconds| *seconds > 0) {
+            Some(seconds) => error.retry_after(Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
+            None => error,
+        }
+    }
+}
+
+/// An open watch.
+pub(super) struct Events {
+    session: Arc<Session>,
+    body: Body,
+    rest: BytesMut,
+    /// How much of the rest is known to hold no end of a line.
+    scanned: usize,
+    until: Instant,
+    http1: bool,
+    lane: Lane,
+}
+
+impl Events {
+    /// The next event; `None` at the end of the watch, which is no loss. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// When the watch broke.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, DriverError> {
+        loop {
+            while let Some(line) = self.line() {
+                if let Some(event) = self.event(&line)? {
+                    return Ok(Some(event));
+                }
+            }
+            if self.rest.len() > EVENT_MAX {
+                let message = format!("{} sends an event of more than {EVENT_MAX} bytes", self.session.server);
+                return Err(DriverError::new(ErrorKind::Unreachable, message));
+            }
+            match timeout_at(self.until, self.body.frame()).await {
+                // A watch over HTTP/1 is ended from here; over HTTP/2 the server should have done so.
+                Err(_) if self.http1 => return Ok(None),
+                Err(_) => return Err(self.broke(self.session.silent())),
+                Ok(None) => return Ok(None),
+                Ok(Some(Err(error))) => return Err(self.broke(self.session.unreachable(error))),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.rest.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connection is gone, and with it the other watches on it: again the first one goes alone.
+    fn broke(&self, error: DriverError) -> DriverError {
+        self.lane.lanes.gate(self.lane.number).open.store(false, Ordering::Release);
+        error
+    }
+
+    fn line(&mut self) -> Option<Bytes> {
+        let end = self.rest[self.scanned..].iter().position(|byte| *byte == b'\n');
+        match end {
+            Some(end) => {
+                let line = self.rest.split_to(self.scanned + end + 1).freeze();
+                self.scanned = 0;
+                Some(line)
+            }
+            None => {
+                self.scanned = self.rest.len();
+                None
+            }
+        }
+    }
+
+    fn event(&self, line: &[u8]) -> Result<Option<Event>, DriverError> {
+        let line = line.trim_ascii();
+        if line.is_empty() {
+            return Ok(None);
+        }
+        let value: Value = serde_json::from_slice(line).map_err(|error| self.session.foreign().because(error))?;
+        let Value::Object(mut map) = value else { return Err(self.session.foreign()) };
+        let object = map.remove("object").unwrap_or_default();
+        Ok(match map.get("type").and_then(Value::as_str) {
+            Some("ADDED" | "MODIFIED") => Some(Event::Put(object)),
+            Some("DELETED") => Some(Event::Deleted(object)),
+            Some("BOOKMARK") => version_of(&object).map(|version| Event::Bookmark(version.to_owned())),
+            Some("ERROR") => {
+                let code = object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+                match code {
+                    Some(410) => Some(Event::Gone),
+                    code => return Err(self.session.refused(code.unwrap_or(500), &object, None)),
+                }
+            }
+            // A kind of event that is not known yet.
+            _ => None,
+        })
+    }
+}
+
+/// The version of an object.
+pub(super) fn version_of(object: &Value) -> Option<&str> {
+    object.pointer("/metadata/resourceVersion")?.as_str().filter(|version| !version.is_empty())
+}
+
+/// Connections by number: 0 for calls, the others for watches.
+#[derive(Clone)]
+struct Lanes(Arc<LanesInner>);
+
+struct LanesInner {
+    tls: Arc<ClientConfig>,
+    server_name: Option<ServerName<'static>>,
+    open: Mutex<Vec<OpenLane>>,
+}
+
+struct OpenLane {
+    http: Http,
+    gate: Arc<Gate>,
+    watches: usize,
+}
+
+/// Before a connection is there nobody knows that it will carry many requests, and each of them would open its own. So the
+/// first one goes alone.
+#[derive(Default)]
+struct Gate {
+    open: AtomicBool,
+    first: tokio::sync::Mutex<()>,
+}
+
+type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
+
+/// A place for one watch.
+struct Lane {
+    lanes: Lanes,
+    number: usize,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lanes.open().get_mut(self.number) {
+            lane.watches = lane.watches.saturating_sub(1);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct LaneNumber(usize);
+
+impl Lanes {
+    fn new(tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
+        let lanes = Self(Arc::new(LanesInner { tls: Arc::new(tls), server_name, open: Mutex::default() }));
+        let calls = OpenLane { http: lanes.connect(), gate: Arc::default(), watches: usize::MAX };
+        lanes.open().push(calls);
+        lanes
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<OpenLane>> {
+        // Every change is one call on the list.
+        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn connect(&self) -> Http {
+        let mut tcp = HttpConnector::new();
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_keepalive(Some(PING));
+        tcp.set_nodelay(true);
+        tcp.enforce_http(false);
+        let mut builder = HttpsConnectorBuilder::new().with_tls_config((*self.0.tls).clone()).https_or_http();
+        if let Some(name) = &self.0.server_name {
+            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
+        }
+        let mut client = legacy::Client::builder(TokioExecutor::new());
+        client
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .http2_keep_alive_interval(PING)
+            .http2_keep_alive_timeout(PING_ANSWER);
+        client.build(builder.enable_all_versions().wrap_connector(tcp))
+    }
+
+    /// A place for a watch.
+    fn take(&self) -> Lane {
+        let free = self.open().iter().position(|lane| lane.watches < WATCHES_PER_LANE);
+        let number = match free {
+            Some(number) => number,
+            None => {
+                let http = self.connect();
+                let mut open = self.open();
+                open.push(OpenLane { http, gate: Arc::default(), watches: 0 });
+                open.len() - 1
+            }
+        };
+        self.open()[number].watches += 1;
+        Lane { lanes: self.clone(), number }
+    }
+
+    /// The connection of a number, which may be another session's and unknown here.
+    fn http(&self, number: usize) -> Http {
+        let open = self.open();
+        open.get(number).unwrap_or(&open[0]).http.clone()
+    }
+
+    fn gate(&self, number: usize) -> Arc<Gate> {
+        let open = self.open();
+        Arc::clone(&open.get(number).unwrap_or(&open[0]).gate)
+    }
+}
+
+/// Sends each request over its lane.
+#[derive(Clone)]
+struct Transport(Lanes);
+
+impl tower::Service<Request<Body>> for Transport {
+    type Response = Response<Incoming>;
+    type Error = legacy::Error;
+    type Future = legacy::ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), legacy::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let number = request.extensions().get::<LaneNumber>().map_or(0, |lane| lane.0);
+        self.0.http(number).request(request)
+    }
+}
+
+/// Everything that is read from files, environment and programs.
+struct Configuration {
+    config: Config,
+    tls: ClientConfig,
+    auth: Option<kube::client::middleware::AuthLayer>,
+    token: Option<Secret>,
+    server_name: Option<ServerName<'static>>,
+}
+
+fn configuration(origin: &Origin) -> Result<Configuration, DriverError> {
+    let mut config = match origin {
+        Origin::Server { base, tls, token } => {
+            let config = Config::new(base.clone());
+            let tls = tls.config().map_err(|error| invalid(error.to_string()))?;
+            return Ok(Configuration { config, tls, auth: None, token: token.clone(), server_name: None });
+        }
+        Origin::Kubeconfig { file, context } => kubeconfig(file.as_ref(), context.clone())?,
+        Origin::Found => match usual_kubeconfig()? {
+            Some(found) => from_kubeconfig(found, None)?,
+            None => Config::incluster().map_err(|error| {
+                invalid(
+                    "there is neither a kubeconfig (`KUBECONFIG`, `~/.kube/config`) nor a cluster that runs this process; \
+                     name a file with `kubeconfig=` or a server in the address",
+                )
+                .because(error)
+            })?,
+        },
+    };
+    let environment = ["HTTPS_PROXY", "https_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
+    let from_environment = environment.and_then(|text| text.parse::<Uri>().ok());
+    if config.proxy_url.is_some() && config.proxy_url != from_environment {
+        return Err(invalid("the kubeconfig wants a proxy (`proxy-url`), which is not supported"));
+    }
+    // Read for every request instead of once a minute, and without the end of its line.
+    let token = match (&config.auth_info.token, config.auth_info.token_file.take()) {
+        (None, Some(file)) => Some(Secret::new(&format!("file:{file}"))),
+        _ => None,
+    };
+    let tls = tls_of(&config)?;
+    let server_name =
+        config.tls_server_name.clone().map(ServerName::try_from).transpose().map_err(|error| {
+            invalid("the `tls-server-name` of the kubeconfig is no name of a server").because(error)
+        })?;
+    let auth = match config.auth_layer() {
+        Ok(auth) => auth,
+        Err(kube::Error::Auth(error)) => return Err(auth_error(&error)),
+        Err(error) => return Err(denied("the credentials of the kubeconfig cannot be used").because(error)),
+    };
+    Ok(Configuration { config, tls, auth, token, server_name })
+}
+
+/// The kubeconfig that `kubectl` would take; `None` where there is none.
+fn usual_kubeconfig() -> Result<Option<Kubeconfig>, DriverError> {
+    match Kubeconfig::read() {
+        Ok(found) => Ok(Some(found)),
+        Err(KubeconfigError::FindPath) => Ok(None),
+        // Only the usual place may be empty; a file that is named must be there.
+        Err(KubeconfigError::ReadConfig(error, _))
+            if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("KUBECONFIG").is_none() =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(kubeconfig_error(error)),
+    }
+}
+
+fn kubeconfig(file: Option<&PathBuf>, context: Option<String>) -> Result<Config, DriverError> {
+    let read = match file {
+        Some(file) => Kubeconfig::read_from(file).map_err(kubeconfig_error)?,
+        None => {
+            usual_kubeconfig()?.ok_or_else(|| invalid("there is no kubeconfig (`KUBECONFIG`, `~/.kube/config`)"))?
+        }
+    };
+    from_kubeconfig(read, context)
+}
+
+fn from_kubeconfig(read: Kubeconfig, context: Option<String>) -> Result<Config, DriverError> {
+    let known: Vec<String> = read.contexts.iter().map(|context| context.name.clone()).collect();
+    if let Some(context) = context.as_ref().filter(|context| !known.contains(context)) {
+        return Err(invalid(format!("the kubeconfig has no context `{context}`; it has {}", known.join(", "))));
+    }
+    let options = KubeConfigOptions { context, cluster: None, user: None };
+    // Nothing is waited for in it, it only is written so.
+    let runtime = tokio::runtime::Handle::current();
+    runtime.block_on(Config::from_custom_kubeconfig(read, &options)).map_err(kubeconfig_error)
+}
+
+/// A text that does not parse may hold secrets, so the parser's own message, which may show it, is not passed on.
+fn kubeconfig_error(error: KubeconfigError) -> DriverError {
+    match error {
+        KubeconfigError::Parse(_) => invalid("the kubeconfig cannot be read: it is not the YAML of one"),
+        error @ (KubeconfigError::ReadConfig(..) | KubeconfigError::CurrentContextNotSet) => invalid(error.to_string()),
+        error => invalid("the kubeconfig cannot be used").because(error),
+    }
+}
+
+/// What a program printed may be a token, so it is not passed on.
+fn auth_error(error: &AuthError) -> DriverError {
+    match error {
+        AuthError::AuthExecRun { out, .. } => {
+            denied(format!("the program for credentials of the kubeconfig ended with {}", out.status))
+        }
+        AuthError::AuthExecStart(error) => {
+            denied(format!("the program for credentials of the kubeconfig cannot be run: {error}"))
+        }
+        AuthError::ReadTokenFile(error, file) => {
+            denied(format!("the token `{}` cannot be read: {error}", file.display()))
+        }
+        AuthError::AuthExec(message) => denied(message.as_str()),
+        _ => denied("the credentials of the kubeconfig cannot be used"),
+    }
+}
+
+/// TLS as a kubeconfig or the cluster wants it, with ring as its cryptography and no process-wide state.
+fn tls_of(config: &Config) -> Result<ClientConfig, DriverError> {
+    let secure = config.cluster_url.scheme_str() == Some("https");
+    if secure && config.accept_invalid_certs {
+        return Err(invalid(
+            "the kubeconfig does not verify the server (`insecure-skip-tls-verify`), which is not done here; \
+             give the cluster's `certificate-authority`",
+        ));
+    }
+    let mut roots = RootCertStore::empty();
+    match &config.root_cert {
+        Some(all) => {
+            for one in all {
+                roots
+                    .add(CertificateDer::from(one.clone()))
+                    .map_err(|error| invalid("the cluster's certificate authority cannot be used").because(error))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid("TLS cannot be set up").because(error))?
+        .with_root_certificates(roots);
+    let user = &config.auth_info;
+    let key_data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
+    let certificate =
+        pem("client-certificate", user.client_certificate_data.as_deref(), user.client_certificate.as_deref())?;
+    let key = pem("client-key", key_data, user.client_key.as_deref())?;
+    let wrong = |what: &str, error: rustls::pki_types::pem::Error| {
+        invalid(format!("the {what} of the kubeconfig cannot be used: {error}"))
+    };
+    match (certificate, key) {
+        (None, None) => Ok(builder.with_no_client_auth()),
+        (Some(certificate), Some(key)) => {
+            let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate)
+                .collect::<Result<_, _>>()
+                .map_err(|error| wrong("client-certificate", error))?;
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| wrong("client-key", error))?;
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| invalid("the client-certificate of the kubeconfig cannot be used").because(error))
+        }
+        _ => Err(invalid("the kubeconfig has only one of client-certificate and client-key")),
+    }
+}
+
+/// Text of a kubeconfig that is PEM in base64, or in a file.
+fn pem(what: &str, data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, DriverError> {
+    match (data, file) {
+        (Some(data), _) if !data.is_empty() => base64::engine::general_purpose::STANDARD
+            .decode(data)
+            .map(Some)
+            .map_err(|_| invalid(format!("the `{what}-data` of the kubeconfig is not base64"))),
+        (_, Some(file)) if !file.is_empty() => std::fs::read(file)
+            .map(Some)
+            .map_err(|error| invalid(format!("the {what} `{file}` of the kubeconfig cannot be read: {error}"))),
+        _ => Ok(None),
+    }
+}
+
+fn invalid(message: impl Into<String>) -> DriverError {
+    DriverError::new(ErrorKind::Invalid, message)
+}
+
+fn denied(message: impl Into<String>) -> DriverError {
+    DriverError::new(ErrorKind::Denied, message)
+}
+
+/// An error that came boxed.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct Passed(Box<dyn StdError + Send + Sync>);

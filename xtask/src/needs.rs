@@ -141,6 +141,12 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| python::bring(site, "etcd35"),
     },
     Need {
+        name: "kubectl",
+        purpose: "Kubernetes' own client",
+        check: || program("kubectl").map(drop),
+        bring: |site| debian::bring_programs(site, &[("kubectl", "kubernetes-client")]),
+    },
+    Need {
         name: "redis",
         purpose: "Redis and its own client",
         check: || ["redis-server", "redis-cli"].into_iter().try_for_each(|name| program(name).map(drop)),

@@ -17,6 +17,7 @@ use serde_json::Value;
 use test_support::NOT_RUN_FILE_ENV;
 
 use crate::command::{cargo, shown};
+use crate::steps::FEATURES;
 use crate::tally::Tally;
 
 /// No suite takes a quarter of it on a quiet machine.
@@ -47,7 +48,7 @@ pub(crate) struct Ran {
 /// Builds all tests; `None` when they do not compile, which cargo has said by then.
 pub(crate) fn build(locked: &[&str]) -> Result<Option<Vec<Suite>>> {
     let mut command = cargo(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
-    command.args(locked).stdout(Stdio::piped());
+    command.args(FEATURES).args(locked).stdout(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("cannot run `{}`", shown(&command)))?;
     let stdout = child.stdout.take().context("the output of cargo is a pipe")?;
     let mut suites = Vec::new();
@@ -108,7 +109,7 @@ impl Suite {
 pub(crate) fn documentation(locked: &[&str], not_run: &Path, tally: &mut Tally) -> Result<Ran> {
     println!("\n--- examples in the documentation");
     let mut command = cargo(["test", "--workspace", "--doc", "--no-fail-fast"]);
-    command.args(locked).env(NOT_RUN_FILE_ENV, not_run);
+    command.args(FEATURES).args(locked).env(NOT_RUN_FILE_ENV, not_run);
     watch("examples in the documentation", command, tally)
 }
 

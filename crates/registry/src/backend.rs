@@ -36,9 +36,9 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
         Scheme::Redis => Arc::new(crate::redis::Redis::new(url)?),
         #[cfg(feature = "zookeeper")]
         Scheme::Zookeeper => Arc::new(crate::zookeeper::ZooKeeper::new(url)?),
-        #[allow(unreachable_patterns, reason = "a build with every back end")]
         #[cfg(feature = "nacos")]
         Scheme::Nacos => crate::nacos::open(url)?,
+        #[allow(unreachable_patterns, reason = "a build with every back end")]
         other => return Err(ConnectError::NotBuiltIn(other)),
     })
 }

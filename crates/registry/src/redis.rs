@@ -2,8 +2,14 @@
 //!
 //! # Address
 //!
-//! `redis://[USER:PASSWORD@]HOST[:6379][/DB][?PARAMETERS]`, `rediss://…` with TLS. One server, version 6 or newer; Redis Cluster
-//! is refused with a sentence that says so. A user is one of Redis's access lists; `redis://:PASSWORD@…` is the default user.
+//! `redis://[USER:PASSWORD@]HOST[:6379][/DB][?PARAMETERS]`, `rediss://…` with TLS, version 6 or newer. A user is one of Redis's
+//! access lists; `redis://:PASSWORD@…` is the default user.
+//!
+//! ```text
+//! redis://10.0.0.1                                                       one server
+//! redis://:PASSWORD@10.0.0.1:26379,10.0.0.2:26379/0?sentinel=mymaster     the master that these sentinels name
+//! redis://10.0.0.1:7000,10.0.0.2:7000?cluster=true&layout=plain           a cluster, found through these nodes
+//! ```
 //!
 //! | parameter | meaning | default |
 //! |---|---|---|
@@ -11,7 +17,10 @@
 //! | `prefix` | what the keys of `plain` begin with | `metaroute` |
 //! | `ttl` | how long an instance outlives its owner; refreshed every 2/5 of it | `5s`, as Seata |
 //! | `rescan` | how often everything is looked at, whatever was announced | 2/5 of `ttl` |
-//! | `tls`, `ca`, `cert`, `key` | TLS, its roots, a client certificate | off for `redis`, on for `rediss` |
+//! | `sentinel` | the hosts are sentinels (port 26379), and this is the name of the master | none |
+//! | `sentinel-user`, `sentinel-password` | how to log in at the sentinels | not at all |
+//! | `cluster` | the hosts are nodes of a Redis Cluster | `false` |
+//! | `tls`, `ca`, `cert`, `key` | TLS, its roots, a client certificate; for sentinels too | off for `redis`, on for `rediss` |
 //!
 //! # Layouts
 //!
@@ -42,6 +51,18 @@
 //!
 //! Nothing is lost in it, and a service without instances is told from one that never was.
 //!
+//! # Sentinels and clusters
+//!
+//! The first sentinel that answers says where the master is, and the server has to say the same of itself. A demoted master
+//! ends its connections; whether another one was chosen is asked every 5 s besides. After a failover what replication had
+//! not carried over is registered again, and subscribers read everything anew. Until then they keep the last list, as after
+//! any loss.
+//!
+//! In a cluster the keys of a service are on one node, found by their slot, and the index of services on another. A key that
+//! moved, or whose node was replaced, is looked for again. `layout=plain` only: the keys of Seata's layout lie on many nodes,
+//! and Seata's own client cannot use a cluster anyway. There are no databases but 0, and a service's name cannot
+//! begin with `}`.
+//!
 //! # Following a service
 //!
 //! Messages wake a look at once; without any there is one every `rescan`, because messages are lost while a connection is
@@ -58,7 +79,7 @@
 //! # Proven against
 //!
 //! Redis 7.0 (Debian) with `redis-cli`; Seata's released client 2.6.0 in both directions, and the registration of a real Seata
-//! server 2.0.0.
+//! server 2.0.0. Failovers by three sentinels, and a cluster of three masters and three replicas with failovers and moved slots.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -77,32 +98,31 @@ use crate::document::Note;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
-use crate::joint::Joint;
 use crate::registry::ConnectError;
 use crate::seata_layout;
-use crate::socket::Socket;
 use crate::tls::Tls;
 use crate::url::RegistryUrl;
 
 mod link;
 mod plain;
 mod seata;
+mod servers;
 
 use link::{Link, STEP};
 use plain::Keys;
 use seata::Said;
+use servers::Servers;
 
 /// Messages that come together are looked at together.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// A connection to a Redis server.
+/// A connection to a Redis server, or to several that belong together.
 pub(crate) struct Redis {
-    socket: Socket,
-    info: RedisConnectionInfo,
+    servers: Servers,
+    in_cluster: bool,
     layout: Layout,
     ttl: Duration,
     rescan: Duration,
-    link: Joint<Arc<Link>>,
     /// What was registered here.
     holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
     /// What messages said about a cluster, by address.
@@ -167,10 +187,11 @@ impl Redis {
         let ttl = params.duration("ttl", Duration::from_secs(5))?;
         let rescan = params.duration("rescan", ttl * 2 / 5)?;
         let tls = Tls::of(&mut params, url.tls())?;
+        let sentinel = params.text("sentinel");
+        let sentinel_user = params.text("sentinel-user");
+        let sentinel_password = params.secret("sentinel-password")?;
+        let in_cluster = params.switch("cluster", false)?;
         params.finish()?;
-        let [host] = url.hosts() else {
-            return Err(bad("Redis is one server here; several (a cluster, sentinels) are not supported"));
-        };
         let mut info = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
         if !url.path().is_empty() {
             let db = url.path().parse().ok().filter(|db| *db >= 0);
@@ -184,15 +205,43 @@ impl Redis {
         } else if url.user().is_some() {
             return Err(bad("a user needs a password: write `redis://USER:PASSWORD@…`"));
         }
+        let servers = match (sentinel, in_cluster, url.hosts()) {
+            (Some(_), true, _) => return Err(bad("`sentinel` and `cluster=true`: a cluster has no sentinels")),
+            (None, _, _) if sentinel_user.is_some() || sentinel_password.is_some() => {
+                return Err(bad("`sentinel-user` and `sentinel-password` need `sentinel=MASTER`"));
+            }
+            (Some(""), ..) => return Err(bad("`sentinel` is the name of the master, for example `sentinel=mymaster`")),
+            (Some(master), false, hosts) => {
+                let mut login = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3);
+                if let Some(user) = sentinel_user {
+                    login = login.set_username(user);
+                }
+                if let Some(password) = &sentinel_password {
+                    login = login.set_password(password);
+                } else if sentinel_user.is_some() {
+                    return Err(bad("`sentinel-user` needs `sentinel-password`"));
+                }
+                Servers::sentinels(hosts, master, login, tls, info)?
+            }
+            (None, true, _) if layout == Layout::Seata => {
+                return Err(bad("a cluster needs `layout=plain`: the keys of Seata's layout lie on many nodes"));
+            }
+            (None, true, _) if info.db() != 0 => return Err(bad("a cluster has no databases but 0")),
+            (None, true, hosts) => Servers::cluster(hosts, tls, info)?,
+            (None, false, [host]) => Servers::one(host, tls, info)?,
+            (None, false, _) => {
+                let message = "several servers are sentinels or a cluster: add `sentinel=MASTER` or `cluster=true`";
+                return Err(bad(message));
+            }
+        };
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host_name = if host_name.trim().is_empty() { "localhost" } else { host_name.trim() };
         Ok(Self {
-            socket: Socket::new(host, 6379, &tls, None)?,
-            info,
+            servers,
+            in_cluster,
             layout,
             ttl,
             rescan,
-            link: Joint::default(),
             holdings: Mutex::default(),
             rumours: Mutex::default(),
             // In containers every process is number 1 on a host of the same name, so some chance belongs to it.
@@ -215,17 +264,19 @@ impl Redis {
         u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The connection, a new one if it broke.
-    async fn link(&self) -> Result<Arc<Link>, DriverError> {
-        let mut held = self.link.enter().await?;
-        if let Some(link) = held.value.as_ref().filter(|link| !link.is_broken()) {
-            return Ok(Arc::clone(link));
+    /// The connection to the server that has a service, a new one if it broke.
+    async fn link(&self, service: &str) -> Result<Arc<Link>, DriverError> {
+        match &self.layout {
+            Layout::Seata => self.servers.link("").await,
+            Layout::Plain { prefix } => self.servers.link(Keys::new(prefix, service).channel()).await,
         }
-        held.value = None;
-        let opened = Link::open(&self.socket, &self.info).await;
-        let link = Arc::new(held.outcome(opened)?);
-        held.value = Some(Arc::clone(&link));
-        Ok(link)
+    }
+
+    /// Enters a service into the index of them.
+    async fn enter(&self, prefix: &str, service: &str) -> Result<(), DriverError> {
+        let index = plain::services(prefix);
+        let link = self.servers.link(&index).await?;
+        link.ask::<Value>(::redis::cmd("SADD").arg(&index).arg(service)).await.map(|_| ())
     }
 
     fn check(&self, service: &str, instance: Option<&Instance>) -> Result<(), DriverError> {
@@ -236,6 +287,9 @@ impl Redis {
         match self.layout {
             Layout::Seata => seata::check(service, instance.map(|instance| &instance.address)).map_err(invalid),
             Layout::Plain { .. } if service.is_empty() => Err(invalid("the service has no name".into())),
+            Layout::Plain { .. } if self.in_cluster && service.starts_with('}') => {
+                Err(invalid(format!("service `{service}`: its keys would not be on one node of the cluster")))
+            }
             Layout::Plain { .. } => Ok(()),
         }
     }
@@ -245,7 +299,7 @@ impl Redis {
         let lease = Lease { renew_every: Some(self.ttl * 2 / 5) };
         let key = (Box::from(service), instance.id.clone());
         let again = self.holdings().get(&key).cloned();
-        let link = self.link().await?;
+        let link = self.link(service).await?;
         if let Some(before) = &again
             && self.owner(&link, service, instance, before).await? == Owner::Other
         {
@@ -287,8 +341,9 @@ impl Redis {
             }
             Layout::Plain { prefix } => {
                 let keys = Keys::new(prefix, service);
-                let commands = plain::register(&keys, service, instance, &owner, self.ttl_ms());
-                link.change::<()>(&commands, keys.channel(), instance.id.as_str()).await?;
+                let commands = plain::register(&keys, instance, &owner, self.ttl_ms());
+                let written = link.change::<()>(&commands, keys.channel(), instance.id.as_str());
+                tokio::try_join!(written, self.enter(prefix, service))?;
             }
         }
         Ok(lease)
@@ -326,7 +381,7 @@ impl Redis {
     async fn refresh(&self, service: &str, instance: &Instance) -> Result<Renewal, DriverError> {
         let held = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
         let Some(held) = held else { return Ok(Renewal::Lost) };
-        let link = self.link().await?;
+        let link = self.link(service).await?;
         match self.owner(&link, service, instance, &held).await? {
             Owner::Nobody => return Ok(Renewal::Lost),
             // It is refreshed by whoever registered it later.
@@ -346,8 +401,9 @@ impl Redis {
             Layout::Plain { prefix } => {
                 let keys = Keys::new(prefix, service);
                 refresh.cmd("PEXPIRE").arg(keys.instance(instance.id.as_str())).arg(self.ttl_ms());
-                plain::enter(&mut refresh, &keys, service, instance.id.as_str());
-                let (live,): (bool,) = link.ask_all(&refresh).await?;
+                plain::enter(&mut refresh, &keys, instance.id.as_str());
+                // At once: where the way is long, one after the other would take half of the time there is.
+                let ((live,), ()) = tokio::try_join!(link.ask_all::<(bool,)>(&refresh), self.enter(prefix, service))?;
                 live
             }
         };
@@ -366,7 +422,7 @@ impl Redis {
     async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
         let key = (Box::from(service), id.clone());
         let held = self.holdings().get(&key).cloned();
-        let link = self.link().await?;
+        let link = self.link(service).await?;
         let theirs = match &held {
             Some(held) => {
                 let mut instance = Instance::new(held.address.clone());
@@ -402,7 +458,7 @@ impl Redis {
     /// Writes an instance where it stands; its owner goes on refreshing it.
     async fn rewrite(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
         self.check(service, Some(instance))?;
-        let link = self.link().await?;
+        let link = self.link(service).await?;
         let gone = || DriverError::new(ErrorKind::Invalid, format!("no instance `{}` in `{service}`", instance.id));
         let mut commands = ::redis::pipe();
         commands.atomic();
@@ -452,7 +508,7 @@ impl Redis {
     async fn look(&self, link: &Link, service: &str, since: Instant) -> Result<Look, DriverError> {
         match &self.layout {
             Layout::Seata => self.look_seata(link, service, since).await,
-            Layout::Plain { prefix } => look_plain(link, service, &Keys::new(prefix, service), prefix).await,
+            Layout::Plain { prefix } => self.look_plain(link, service, prefix).await,
         }
     }
 
@@ -532,6 +588,44 @@ impl Redis {
         Ok(Look { snapshot: out, known, mark: hash.finish() })
     }
 
+    async fn look_plain(&self, link: &Link, service: &str, prefix: &str) -> Result<Look, DriverError> {
+        let keys = Keys::new(prefix, service);
+        let mut ids: Vec<String> = link.ask(::redis::cmd("SMEMBERS").arg(keys.index())).await?;
+        ids.sort();
+        // Without instances the index of services knows, which may be on another server.
+        let known = !ids.is_empty() || {
+            let index = plain::services(prefix);
+            self.servers.link(&index).await?.ask(::redis::cmd("SISMEMBER").arg(&index).arg(service)).await?
+        };
+        let mut out = Snapshot::default();
+        let mut hash = DefaultHasher::new();
+        for chunk in ids.chunks(STEP) {
+            let mut get = ::redis::cmd("MGET");
+            for id in chunk {
+                get.arg(keys.instance(id));
+            }
+            let documents: Vec<Option<Vec<u8>>> = link.ask(&get).await?;
+            for (id, document) in chunk.iter().zip(documents) {
+                let Some(document) = document else {
+                    // Tidying up; another reader, or nobody, does it where this one may not.
+                    if let Err(error) = link.ask::<Value>(&plain::forget(&keys, id)).await
+                        && error.kind() == ErrorKind::Unreachable
+                    {
+                        return Err(error);
+                    }
+                    continue;
+                };
+                (id, &document).hash(&mut hash);
+                match carrier::from_json(&document) {
+                    Ok(instance) => out.instances.push(instance),
+                    Err(why) => reject(&mut out, &keys.instance(id), &why),
+                }
+            }
+        }
+        unique(&mut out);
+        Ok(Look { snapshot: out, known, mark: hash.finish() })
+    }
+
     async fn follow(&self, service: &str, after: Option<&Cursor>) -> Result<Seen, DriverError> {
         self.check(service, None)?;
         let channel = match &self.layout {
@@ -539,7 +633,7 @@ impl Redis {
             Layout::Plain { prefix } => Keys::new(prefix, service).channel().to_owned(),
         };
         let was_known = after.is_some_and(|cursor| cursor.as_str().ends_with('+'));
-        let link = self.link().await?;
+        let link = self.link(service).await?;
         let mut messages = link.listen(&channel).await?;
         let mut since = Instant::now();
         if after.is_some() {
@@ -571,41 +665,6 @@ impl Redis {
             }
         }
     }
-}
-
-async fn look_plain(link: &Link, service: &str, keys: &Keys, prefix: &str) -> Result<Look, DriverError> {
-    let mut ask = ::redis::pipe();
-    ask.cmd("SMEMBERS").arg(keys.index());
-    ask.cmd("SISMEMBER").arg(plain::services(prefix)).arg(service);
-    let (mut ids, known): (Vec<String>, bool) = link.ask_all(&ask).await?;
-    ids.sort();
-    let mut out = Snapshot::default();
-    let mut hash = DefaultHasher::new();
-    for chunk in ids.chunks(STEP) {
-        let mut get = ::redis::cmd("MGET");
-        for id in chunk {
-            get.arg(keys.instance(id));
-        }
-        let documents: Vec<Option<Vec<u8>>> = link.ask(&get).await?;
-        for (id, document) in chunk.iter().zip(documents) {
-            let Some(document) = document else {
-                // Tidying up; another reader, or nobody, does it where this one may not.
-                if let Err(error) = link.ask::<Value>(&plain::forget(keys, id)).await
-                    && error.kind() == ErrorKind::Unreachable
-                {
-                    return Err(error);
-                }
-                continue;
-            };
-            (id, &document).hash(&mut hash);
-            match carrier::from_json(&document) {
-                Ok(instance) => out.instances.push(instance),
-                Err(why) => reject(&mut out, &keys.instance(id), &why),
-            }
-        }
-    }
-    unique(&mut out);
-    Ok(Look { snapshot: out, known: known || !ids.is_empty(), mark: hash.finish() })
 }
 
 /// Keeps the first of instances with the same id.
@@ -656,9 +715,9 @@ impl Driver for Redis {
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {
         Box::pin(async {
-            let link = self.link().await?;
             let names: BTreeSet<String> = match &self.layout {
                 Layout::Seata => {
+                    let link = self.servers.link("").await?;
                     let keys = self.scan(&link, Instant::now()).await?;
                     keys.iter()
                         .filter_map(|key| seata::split(key))
@@ -666,7 +725,10 @@ impl Driver for Redis {
                         .map(|(cluster, _)| cluster.to_owned())
                         .collect()
                 }
-                Layout::Plain { prefix } => link.ask(::redis::cmd("SMEMBERS").arg(plain::services(prefix))).await?,
+                Layout::Plain { prefix } => {
+                    let index = plain::services(prefix);
+                    self.servers.link(&index).await?.ask(::redis::cmd("SMEMBERS").arg(&index)).await?
+                }
             };
             Ok(names.into_iter().map(Into::into).collect())
         })
@@ -678,7 +740,7 @@ impl Driver for Redis {
 
     fn close(&self) -> Answer<'_, ()> {
         Box::pin(async {
-            self.link.enter_anyway().await.value = None;
+            self.servers.close().await;
             Ok(())
         })
     }
@@ -696,13 +758,19 @@ mod tests {
         };
         assert!(refused("redis://h/first").contains("no database number"));
         assert!(refused("redis://h?prefix=x").contains("layout=seata"));
-        assert!(refused("redis://a,b").contains("one server"));
+        assert!(refused("redis://a,b").contains("sentinels or a cluster"));
+        assert!(refused("redis://a,b?sentinel=").contains("sentinel=mymaster"));
+        assert!(refused("redis://a?sentinel=m&cluster=true").contains("has no sentinels"));
+        assert!(refused("redis://a?sentinel=m&sentinel-user=u").contains("needs `sentinel-password`"));
+        assert!(refused("redis://a?sentinel-password=p").contains("need `sentinel=MASTER`"));
+        assert!(refused("redis://a?cluster=true").contains("layout=plain"));
+        assert!(refused("redis://a/1?cluster=true&layout=plain").contains("no databases but 0"));
         assert!(refused("redis://user@h").contains("needs a password"));
         assert!(refused("redis://h?layout=curator").contains("expected `seata` or `plain`"));
         let Ok(redis) = Redis::new(&"redis://:p@h/3?ttl=10s".parse().expect("an address")) else {
             panic!("it makes sense");
         };
-        assert_eq!((redis.info.db(), redis.rescan), (3, Duration::from_secs(4)));
+        assert_eq!((redis.servers.info().db(), redis.rescan), (3, Duration::from_secs(4)));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! worthwhile, so it is folded into a small state at once and nothing queues up.
 
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,8 +32,11 @@ pub(super) const STEP: usize = 500;
 pub(super) struct Link {
     connection: MultiplexedConnection,
     task: JoinHandle<()>,
+    /// Waits for what makes the connection useless without breaking it.
+    guard: Option<JoinHandle<()>>,
     name: Box<str>,
-    broken: AtomicBool,
+    in_cluster: bool,
+    broken: Arc<AtomicBool>,
     channels: Arc<Channels>,
     /// Channels that were asked for here, and those that the server refused.
     subscribed: tokio::sync::Mutex<HashMap<Box<str>, bool>>,
@@ -74,19 +78,25 @@ impl Channels {
                 }
                 heard.count.send_modify(|count| *count += 1);
             }
-            PushKind::Disconnection => {
-                for heard in self.lock().values() {
-                    heard.count.send_modify(|count| *count += 1);
-                }
-            }
+            PushKind::Disconnection => self.wake_all(),
             _ => {}
+        }
+    }
+
+    fn wake_all(&self) {
+        for heard in self.lock().values() {
+            heard.count.send_modify(|count| *count += 1);
         }
     }
 }
 
 impl Link {
     /// Connects and logs in.
-    pub(super) async fn open(socket: &Socket, info: &RedisConnectionInfo) -> Result<Self, DriverError> {
+    pub(super) async fn open(
+        socket: &Socket,
+        info: &RedisConnectionInfo,
+        in_cluster: bool,
+    ) -> Result<Self, DriverError> {
         let name = socket.name();
         let stream = socket.connect().await.map_err(|error| {
             DriverError::new(ErrorKind::Unreachable, format!("cannot reach Redis at {name}")).because(error)
@@ -102,13 +112,15 @@ impl Link {
         let opened = timeout(HELLO, MultiplexedConnection::new_with_config(info, stream, config)).await;
         let (connection, driver) = match opened {
             Err(_) => return Err(silent(&name)),
-            Ok(opened) => opened.map_err(|error| translate(&name, &error))?,
+            Ok(opened) => opened.map_err(|error| translate(&name, in_cluster, &error))?,
         };
         Ok(Self {
             connection,
             task: tokio::spawn(driver),
+            guard: None,
             name: name.into(),
-            broken: AtomicBool::new(false),
+            in_cluster,
+            broken: Arc::default(),
             channels,
             subscribed: tokio::sync::Mutex::default(),
             scanned: tokio::sync::Mutex::default(),
@@ -118,6 +130,16 @@ impl Link {
     /// Whether it broke, so that another one is needed.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::SeqCst) || self.task.is_finished()
+    }
+
+    /// Gives the connection up once something has happened.
+    pub(super) fn give_up_after(&mut self, event: impl Future<Output = ()> + Send + 'static) {
+        let (broken, channels) = (Arc::clone(&self.broken), Arc::clone(&self.channels));
+        self.guard = Some(tokio::spawn(async move {
+            event.await;
+            broken.store(true, Ordering::SeqCst);
+            channels.wake_all();
+        }));
     }
 
     /// Sends a command.
@@ -155,9 +177,11 @@ impl Link {
 
     fn judge<T>(&self, answer: RedisResult<T>) -> Result<T, DriverError> {
         answer.map_err(|error| {
-            let out = translate(&self.name, &error);
-            // After a lost answer nothing on this connection can be relied on; a refusal is an answer.
-            if out.kind() == ErrorKind::Unreachable && !matches!(error.kind(), RedisKind::Server(_)) {
+            let out = translate(&self.name, self.in_cluster, &error);
+            // After a lost answer nothing on this connection can be relied on; a refusal is an answer. Where the keys are
+            // somewhere else, so is the server to talk to.
+            let lost = out.kind() == ErrorKind::Unreachable && !matches!(error.kind(), RedisKind::Server(_));
+            if lost || is_elsewhere(&error) {
                 self.broken.store(true, Ordering::SeqCst);
             }
             out
@@ -219,6 +243,9 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.task.abort();
+        if let Some(guard) = &self.guard {
+            guard.abort();
+        }
     }
 }
 
@@ -235,7 +262,22 @@ fn silent(name: &str) -> DriverError {
     DriverError::new(ErrorKind::Unreachable, format!("Redis at {name} does not answer"))
 }
 
-fn translate(name: &str, error: &RedisError) -> DriverError {
+/// Whether the server says that another one has, or takes, what it was asked for. A transaction says it of its first command
+/// and then fails as a whole.
+fn is_elsewhere(error: &RedisError) -> bool {
+    use ServerErrorKind::{Ask, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain};
+    match error.kind() {
+        RedisKind::Server(ServerErrorKind::ExecAbort) => {
+            let detail = error.to_string();
+            let all = [Ask, ClusterDown, MasterDown, Moved, ReadOnly, TryAgain];
+            all.iter().any(|kind| detail.contains(&format!("{kind:?}")))
+        }
+        RedisKind::Server(Ask | ClusterDown | MasterDown | Moved | ReadOnly | TryAgain) => true,
+        _ => false,
+    }
+}
+
+fn translate(name: &str, in_cluster: bool, error: &RedisError) -> DriverError {
     if error.is_timeout() {
         return silent(name);
     }
@@ -249,10 +291,17 @@ fn translate(name: &str, error: &RedisError) -> DriverError {
         ),
         RedisKind::Server(kind) => match kind {
             ServerErrorKind::NoPerm => refused(ErrorKind::Denied),
-            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::CrossSlot => DriverError::new(
+            ServerErrorKind::Moved | ServerErrorKind::Ask | ServerErrorKind::CrossSlot if !in_cluster => {
+                DriverError::new(
+                    ErrorKind::Unsupported,
+                    format!("Redis at {name} is part of a Redis Cluster; write `cluster=true&layout=plain`"),
+                )
+            }
+            ServerErrorKind::ExecAbort if !in_cluster && detail.contains("Moved") => DriverError::new(
                 ErrorKind::Unsupported,
-                format!("Redis at {name} is part of a Redis Cluster; name a server that is not"),
+                format!("Redis at {name} is part of a Redis Cluster; write `cluster=true&layout=plain`"),
             ),
+            _ if is_elsewhere(error) => refused(ErrorKind::Unreachable),
             // A transaction fails for what one of its commands is refused for.
             ServerErrorKind::ExecAbort if detail.contains("NoPerm") => refused(ErrorKind::Denied),
             ServerErrorKind::ResponseError | ServerErrorKind::ExecAbort => refused(ErrorKind::Invalid),

@@ -5,16 +5,15 @@ use redis::Pipeline;
 
 use crate::carrier;
 
-/// Where the keys of one service are. The braces keep them on one server of a cluster.
+/// Where the keys of one service are. The braces keep them on one node of a cluster; the index of services is on another.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
-    services: String,
     service: String,
 }
 
 impl Keys {
     pub(super) fn new(prefix: &str, service: &str) -> Self {
-        Self { services: services(prefix), service: format!("{prefix}:{{{service}}}") }
+        Self { service: format!("{prefix}:{{{service}}}") }
     }
 
     pub(super) fn instance(&self, id: &str) -> String {
@@ -44,19 +43,18 @@ pub(super) fn document(instance: &Instance, owner: &str) -> Vec<u8> {
     carrier::to_json(&instance)
 }
 
-pub(super) fn register(keys: &Keys, service: &str, instance: &Instance, owner: &str, ttl_ms: u64) -> Pipeline {
+pub(super) fn register(keys: &Keys, instance: &Instance, owner: &str, ttl_ms: u64) -> Pipeline {
     let id = instance.id.as_str();
     let mut out = redis::pipe();
     out.atomic();
     out.cmd("SET").arg(keys.instance(id)).arg(document(instance, owner)).arg("PX").arg(ttl_ms).ignore();
-    enter(&mut out, keys, service, id);
+    enter(&mut out, keys, id);
     out
 }
 
-/// Enters an instance and its service into the indexes.
-pub(super) fn enter(out: &mut Pipeline, keys: &Keys, service: &str, id: &str) {
+/// Enters an instance into the index of its service.
+pub(super) fn enter(out: &mut Pipeline, keys: &Keys, id: &str) {
     out.cmd("SADD").arg(keys.index()).arg(id).ignore();
-    out.cmd("SADD").arg(&keys.services).arg(service).ignore();
 }
 
 pub(super) fn unregister(keys: &Keys, id: &str) -> Pipeline {

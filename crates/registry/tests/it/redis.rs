@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use metaroute_registry::{ErrorKind, Registry, RegistryUrl, View};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
-use test_support::redis::Redis;
+use test_support::redis::{Cluster, Redis, Sentinel};
 use test_support::seata_client::SeataClient;
-use test_support::{Scratch, require, wait_until};
+use test_support::{Proxy, Scratch, require, wait_until};
 
 use crate::client::{SOON, addresses, block_on, connect, instance, registered, see, see_if};
 use crate::conformance::{self, Subject, Traits};
@@ -356,4 +356,186 @@ fn others_can_change_and_remove_an_instance_without_becoming_its_owner() {
             ownership::others_change_and_remove(&at(&server, &rest), &at(&server, &rest)).await;
         }
     });
+}
+
+/// Where the sentinel says the master is.
+fn master_of(sentinel: &Sentinel) -> String {
+    sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"]).replace('\n', ":")
+}
+
+#[test]
+fn sentinels_are_asked_where_the_master_is_and_a_failover_loses_nothing() {
+    let master = require!(Redis::start(&[]));
+    let (ip, port) = (master.address().ip().to_string(), master.address().port().to_string());
+    let replica = require!(Redis::start(&["--replicaof", &format!("{ip} {port}")]));
+    let mut servers = [master, replica];
+    assert!(wait_until(SOON, || servers[1].role().contains("connected")));
+    let mut sentinels = Vec::new();
+    for _ in 0..3 {
+        sentinels.push(require!(Sentinel::start(servers[0].address(), 2, &[])));
+    }
+    let complete = |sentinel: &Sentinel| {
+        let said = sentinel.cli(&["SENTINEL", "MASTER", "mymaster"]);
+        let field = |name: &str| said.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
+        field("num-slaves").as_deref() == Some("1") && field("num-other-sentinels").as_deref() == Some("2")
+    };
+    assert!(wait_until(SOON, || sentinels.iter().all(complete)), "they know each other and the replica");
+    // One that is gone stands first.
+    let dead = Proxy::start(sentinels[0].address());
+    dead.cut();
+    let hosts = format!("{},{},{}", dead.address(), sentinels[1].address(), sentinels[2].address());
+    let url = |rest: &str| format!("redis://{hosts}/0?sentinel=mymaster&ttl=3s{rest}");
+    block_on(async {
+        // Killed, and asked to go: both ways a master goes.
+        for (layout, key, killed) in
+            [("seata", "registry.redis.c_10.0.0.1:80", true), ("plain", "metaroute:{c}:inst:10.0.0.1:80", false)]
+        {
+            let rest = format!("&layout={layout}");
+            let (writer, reader) = (connect(&url(&rest)), connect(&url(&rest)));
+            let mut first = writer.register("c", instance("10.0.0.1:80").with_meta("k", "v")).expect("valid");
+            registered(&mut first).await;
+            let mut seen = reader.subscribe("c");
+            see(&reader, "c", &["10.0.0.1:80"]).await;
+            let before = master_of(&sentinels[1]);
+            let at = usize::from(servers[1].address().to_string() == before);
+            assert_eq!(servers[at].cli(&["EXISTS", key]), "1", "{before}");
+            if killed {
+                servers[at].server().kill();
+            } else {
+                let asked = || sentinels[1].cli(&["SENTINEL", "FAILOVER", "mymaster"]) == "OK";
+                assert!(wait_until(SOON, asked));
+            }
+            let moved = || sentinels.iter().all(|sentinel| master_of(sentinel) != before);
+            assert!(wait_until(Duration::from_secs(60), moved), "another master is chosen");
+            let other = &servers[1 - at];
+            assert!(wait_until(SOON, || other.cli(&["EXISTS", key]) == "1"), "{layout}: it is registered there");
+            registered(&mut first).await;
+            let mut second = writer.register("c", instance("10.0.0.2:80")).expect("valid");
+            registered(&mut second).await;
+            let both = seen.wait_for(|view| addresses(view).len() == 2);
+            tokio::time::timeout(SOON, both).await.expect("the subscriber converges").expect("open");
+            second.deregister().await;
+            let one = seen.wait_for(|view| addresses(view).len() == 1);
+            tokio::time::timeout(SOON, one).await.expect("and goes on").expect("open");
+            if killed {
+                servers[at].server().start_again().expect("Redis starts again");
+            }
+            // As another master's replica, for the next failover.
+            let replica = || servers[at].role().starts_with("slave") && complete_again(&sentinels);
+            assert!(wait_until(Duration::from_secs(60), replica), "the old one follows");
+            first.deregister().await;
+            see(&reader, "c", &[]).await;
+        }
+        let error = connect(&url("").replace("mymaster", "other")).instances("c").await.expect_err("no such master");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "one was not asked: {error}");
+        let living = format!("redis://{}?sentinel=other", sentinels[2].address());
+        let error = connect(&living).instances("c").await.expect_err("no such master");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.to_string().contains("knows no master `other`"), "{error}");
+    });
+}
+
+/// Whether the sentinels see a replica that could take over.
+fn complete_again(sentinels: &[Sentinel]) -> bool {
+    sentinels.iter().all(|sentinel| {
+        let said = sentinel.cli(&["SENTINEL", "REPLICAS", "mymaster"]);
+        let field = |name: &str| said.lines().skip_while(|line| *line != name).nth(1).map(str::to_owned);
+        field("flags").as_deref() == Some("slave") && field("master-link-status").as_deref() == Some("ok")
+    })
+}
+
+/// Sentinels have users of their own, and a master that is cut off with us is given up when they say so.
+#[test]
+fn sentinels_want_a_password_and_are_listened_to() {
+    let old = require!(Redis::start(&["--requirepass", "sesame"]));
+    let new = require!(Redis::start(&["--requirepass", "sesame"]));
+    let options = ["requirepass open-up", "sentinel auth-pass mymaster sesame"];
+    let sentinel = require!(Sentinel::start(old.address(), 1, &options));
+    let url = |rest: &str| format!("redis://:sesame@{}?sentinel=mymaster&ttl=3s{rest}", sentinel.address());
+    block_on(async {
+        for rest in ["", "&sentinel-password=wrong"] {
+            let error = connect(&url(rest)).instances("c").await.expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{rest}: {error}");
+        }
+        let registry = connect(&url("&sentinel-password=open-up"));
+        let mut registration = registry.register("c", instance("10.0.0.1:80")).expect("valid");
+        registered(&mut registration).await;
+        // The old one is well and was not told: only the sentinel says that it is another one now.
+        let say = |arguments: &[&str]| sentinel.cli(&[&["-a", "open-up", "SENTINEL"], arguments].concat());
+        say(&["REMOVE", "mymaster"]);
+        let port = new.address().port().to_string();
+        say(&["MONITOR", "mymaster", "127.0.0.1", &port, "1"]);
+        let there = || new.cli(&["-a", "sesame", "EXISTS", "registry.redis.c_10.0.0.1:80"]) == "1";
+        assert!(wait_until(SOON, there), "it is registered at the new one");
+        see(&registry, "c", &["10.0.0.1:80"]).await;
+    });
+}
+
+#[test]
+fn a_cluster_is_used_slot_by_slot_and_survives_failovers() {
+    let mut cluster = require!(Cluster::start());
+    let hosts = cluster.nodes.iter().take(2).map(|node| node.address().to_string()).collect::<Vec<_>>().join(",");
+    let url = format!("redis://{hosts}?cluster=true&layout=plain&ttl=3s");
+    let alone = format!("redis://{}?layout=plain", cluster.nodes[0].address());
+    // Each on another master, most likely.
+    let services: Vec<String> = (0..8).map(|n| format!("service-{n}")).collect();
+    block_on(async {
+        let (writer, reader) = (connect(&url), connect(&url));
+        let mut kept = Vec::new();
+        for service in &services {
+            kept.push(writer.register(service, instance("10.0.0.1:80").with_meta("k", "v")).expect("valid"));
+        }
+        for (registration, service) in kept.iter_mut().zip(&services) {
+            registered(registration).await;
+            see(&reader, service, &["10.0.0.1:80"]).await;
+        }
+        let names: Vec<String> = reader.services().await.expect("a list").iter().map(ToString::to_string).collect();
+        assert_eq!(names, services);
+        let masters = cluster.masters();
+        let filled = masters.iter().filter(|at| cluster.nodes[**at].cli(&["DBSIZE"]) != "0").count();
+        assert_eq!((masters.len(), filled), (3, 3), "every master has something");
+        ownership::others_change_and_remove(&connect(&url), &reader).await;
+        // Who does not say that it is a cluster is told what to write.
+        let told = first_refusal(&alone, &services).await;
+        assert!(told.contains("cluster=true&layout=plain"), "{told}");
+
+        let mut seen: Vec<_> = services.iter().map(|service| reader.subscribe(service)).collect();
+        // A replica takes over while its master lives: what was there has moved.
+        let replica = (0..6).find(|at| !masters.contains(at)).expect("a replica");
+        assert_eq!(cluster.nodes[replica].cli(&["CLUSTER", "FAILOVER"]), "OK");
+        assert!(wait_until(SOON, || cluster.masters().contains(&replica)));
+        // And one dies.
+        let victim = *cluster.masters().iter().find(|at| **at != replica).expect("another one");
+        cluster.nodes[victim].server().kill();
+        assert!(wait_until(SOON, || cluster.masters().len() == 3), "it is replaced");
+        for (service, seen) in services.iter().zip(&mut seen) {
+            let mut second = writer.register(service, instance("10.0.0.2:80")).expect("valid");
+            registered(&mut second).await;
+            let both = seen.wait_for(|view| addresses(view).len() == 2);
+            let found = tokio::time::timeout(SOON, both).await;
+            found.unwrap_or_else(|_| panic!("{service}: {:?}", seen.current())).expect("open");
+            second.deregister().await;
+            see(&connect(&url), service, &["10.0.0.1:80"]).await;
+        }
+        for registration in kept {
+            registration.deregister().await;
+        }
+        for service in &services {
+            see(&reader, service, &[]).await;
+        }
+        let error = writer.amend("}x", &instance("10.0.0.1:80")).await.expect_err("keys on several nodes");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    });
+}
+
+/// What a node says of a service that it has not.
+async fn first_refusal(url: &str, services: &[String]) -> String {
+    let registry = connect(url);
+    for service in services {
+        if let Err(error) = registry.instances(service).await {
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            return error.to_string();
+        }
+    }
+    panic!("one node has everything");
 }

@@ -243,19 +243,31 @@ fn each_request_is_logged_once_with_status_latency_and_id() {
     let mut stderr = child.stderr.take().expect("a pipe");
     let up = Up { child, stdout, address };
     up.send("GET /livez HTTP/1.1\r\nhost: h\r\nx-request-id: one\r\nconnection: close\r\n\r\n");
+    // What probes, scrapers and consoles ask every few seconds is told at level debug, unless it fails.
+    for look in ["/livez", "/readyz", "/metrics", "/v1/stats", "/v1/services", "/console/"] {
+        up.get(look);
+    }
     up.call("POST", "/v1/services/nope/pick", "{}");
+    up.get("/v1/services/nope/instances");
     assert_eq!(up.signal(Signal::TERM), Some(0));
     let mut log = String::new();
     stderr.read_to_string(&mut log).expect("UTF-8");
     let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let completed: Vec<&Value> = lines.iter().filter(|line| line["message"] == "request completed").collect();
-    assert_eq!(completed.len(), 2, "{log}");
+    assert_eq!(completed.len(), 3, "{log}");
     assert_eq!(
         (&completed[0]["path"], &completed[0]["status"], &completed[0]["request_id"]),
         (&json!("/livez"), &json!(200), &json!("one"))
     );
     assert_eq!((&completed[1]["method"], &completed[1]["status"]), (&json!("POST"), &json!(404)));
     assert!(completed.iter().all(|line| line["latency_us"].is_u64()), "{log}");
+}
+
+/// Who looks at the numbers is not among them.
+#[test]
+fn requests_in_flight_are_those_about_rows() {
+    let up = Up::start(&[]);
+    assert_eq!(up.get("/v1/stats").json()["in_flight"], 0);
 }
 
 #[test]

@@ -112,6 +112,7 @@ struct Completion {
     status: Option<u16>,
     code: &'static str,
     done: Done,
+    is_look: bool,
 }
 
 /// What is counted of requests about rows only.
@@ -119,7 +120,8 @@ struct Rows {
     service: Arc<Service>,
     operation: &'static str,
     store: Option<Arc<str>>,
-    _in_flight: InFlight,
+    /// Except for a look at these very numbers.
+    _in_flight: Option<InFlight>,
 }
 
 impl Drop for Completion {
@@ -136,6 +138,10 @@ impl Drop for Completion {
         }
         let latency_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let (method, path, request_id) = (self.method.as_str(), self.uri.path(), &*self.request_id);
+        if status < 400 && self.is_look {
+            tracing::debug!(method, path, status, latency_us, request_id, "request completed");
+            return;
+        }
         match &self.rows {
             None => tracing::info!(method, path, status, latency_us, request_id, "request completed"),
             Some(_) => tracing::info!(
@@ -154,6 +160,15 @@ impl Drop for Completion {
             ),
         }
     }
+}
+
+/// Whether a request only looks how the server is doing, as probes, scrapers and the console do every few seconds: their
+/// lines would bury those of users. One that fails is told like any other, and so is one that was given a name.
+fn is_look(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+    let looks = ["/livez", "/readyz", "/metrics", "/openapi.json", "/v1/stats", "/v1/services"];
+    *method == Method::GET
+        && (looks.contains(&path) || path.starts_with("/console"))
+        && !headers.contains_key(REQUEST_ID)
 }
 
 /// The id the client gave, or a fresh one.
@@ -253,13 +268,14 @@ where
     let declared = named.map(|(_, name)| name).or(route.store).and_then(|name| service.declared(name));
     let store = declared.map(|declared| Arc::clone(&declared.schema));
     let rows = Rows {
-        _in_flight: service.metrics.enter(),
+        _in_flight: (route.operation != "stats").then(|| service.metrics.enter()),
         service: Arc::clone(&service),
         operation: route.operation,
         // A name nobody declared must not become a label.
         store: declared.map(|declared| Arc::clone(&declared.name)),
     };
     let mut completion = Completion {
+        is_look: is_look(&parts.method, parts.uri.path(), &parts.headers),
         route: counters,
         rows: Some(rows),
         method: parts.method,
@@ -322,6 +338,7 @@ where
     // Paths that nobody serves share one name, or a scanner could make any number of time series.
     let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str);
     let mut completion = Completion {
+        is_look: is_look(request.method(), request.uri().path(), request.headers()),
         route: Arc::new(http.route(method_name(request.method()), route)),
         rows: None,
         method: request.method().clone(),

@@ -18,6 +18,7 @@ mod query;
 mod registry;
 mod route;
 mod server;
+mod services;
 mod simulate;
 mod source;
 mod status;

@@ -4,13 +4,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use metaroute::Connection;
+use metaroute_registry::Registry;
+use metaroute_server::SERVICE;
+use metaroute_server::api::Beside;
 use metaroute_server::config::{ROUTER_YAML, RouterConfig, SHARD_YAML, ShardConfig};
-use metaroute_server::console;
 use metaroute_server::role::{RouterRole, ShardRole};
 use serde_json::json;
 
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Out};
+use crate::services::{self, Hub};
 use crate::source;
 use crate::status::Status;
 use crate::up::data::role_failure;
@@ -101,9 +105,18 @@ async fn shard(config: ShardConfig, out: &mut Out) -> Outcome {
     Ok(Status::Done)
 }
 
+/// The services of a router's registry. Without one there are none.
+async fn beside(registry: Option<Registry>) -> Beside {
+    let hub = match registry {
+        Some(registry) => Hub::while_asked(Connection::new(registry), SERVICE).await,
+        None => Hub::without_registry(),
+    };
+    services::beside(&hub)
+}
+
 async fn router(config: RouterConfig, out: &mut Out) -> Outcome {
     let mut signals = source::Signals::take_over()?;
-    let role = RouterRole::start(config, Some(console::routes())).await.map_err(|error| role_failure(&error))?;
+    let role = RouterRole::start(config, beside).await.map_err(|error| role_failure(&error))?;
     ready(out, &format!("http://{}", role.address()))?;
     signals.next().await;
     tracing::info!("draining");

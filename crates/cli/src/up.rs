@@ -3,13 +3,8 @@
 //! The registry lives in this process (or in a watched file), routing is asked over HTTP. One line on stdout says when it
 //! answers; everything else goes to stderr.
 
-mod api;
-mod body;
 pub(crate) mod data;
-mod hub;
-mod metrics;
 pub(crate) mod observe;
-mod problem;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -20,15 +15,15 @@ use clap::Args;
 use metaroute::Connection;
 use metaroute_registry::document::Format as FileFormat;
 use metaroute_registry::{Fleet, Memory, Registry, RegistryUrl};
-use metaroute_server::serve_http;
+use metaroute_server::{api, serve_http};
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::failure::{Failure, Outcome};
 use crate::output::{Format, Out, STRONG, paint, tell};
+use crate::services::{self, Hub};
 use crate::source;
 use crate::status::Status;
-use hub::Hub;
 
 /// The fleet to begin with.
 const FLEET: &str = include_str!("up/fleet.yaml");
@@ -86,11 +81,12 @@ impl Up {
         // From here on a signal drains.
         let mut signals = source::Signals::take_over()?;
         data.start(connection.registry());
-        let hub = Hub::start(connection, Arc::clone(data.service())).await?;
+        let hub = Hub::start(connection).await?;
+        let http = api::standalone(Arc::clone(data.service()), services::beside(&hub));
         let address =
             listener.local_addr().map_err(|error| Failure::new(Status::Bug, "internal", error.to_string()))?;
         let (stop, stopped) = tokio::sync::watch::channel(false);
-        let serving = tokio::spawn(serve_http(listener, api::router(Arc::clone(&hub)), stopped));
+        let serving = tokio::spawn(serve_http(listener, http, stopped));
         match out.format {
             Format::Text => out.line(format!("ready http://{address}"))?,
             Format::Json | Format::Ndjson => out.json(&json!({ "ready": format!("http://{address}") }))?,
@@ -102,7 +98,6 @@ impl Up {
         }
         signals.next().await;
         tracing::info!("draining");
-        hub.drain();
         data.service().drain();
         stop.send_replace(true);
         let finished = tokio::select! {

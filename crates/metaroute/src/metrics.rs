@@ -202,8 +202,14 @@ pub struct RoutingMetrics {
 impl RoutingMetrics {
     /// Registers the contract. Metrics carry their own prefix; a registry with one of its own would double it.
     pub fn register(registry: &mut Registry) -> Self {
+        Self::register_some(registry, |_| true)
+    }
+
+    /// Registers a part of the contract, for a program that counts the rest itself.
+    pub fn register_some(registry: &mut Registry, wanted: impl Fn(&Metric) -> bool) -> Self {
         let watched = Arc::new(Mutex::new(Vec::new()));
-        registry.register_collector(Box::new(Page { watched: Arc::clone(&watched) }));
+        let metrics = METRICS.iter().filter(|metric| wanted(metric)).collect();
+        registry.register_collector(Box::new(Page { watched: Arc::clone(&watched), metrics }));
         Self { watched }
     }
 
@@ -218,6 +224,7 @@ impl RoutingMetrics {
 #[derive(Debug)]
 struct Page {
     watched: Arc<Mutex<Vec<WeakLiveSelector>>>,
+    metrics: Vec<&'static Metric>,
 }
 
 fn lock(watched: &Mutex<Vec<WeakLiveSelector>>) -> MutexGuard<'_, Vec<WeakLiveSelector>> {
@@ -240,7 +247,7 @@ impl Collector for Page {
                 }
             })
             .collect();
-        for metric in METRICS {
+        for metric in &self.metrics {
             let kind = if metric.kind == Kind::Counter { MetricType::Counter } else { MetricType::Gauge };
             let unit = metric.seconds.then_some(Unit::Seconds);
             let mut family = encoder.encode_descriptor(metric.name, metric.help, unit.as_ref(), kind)?;

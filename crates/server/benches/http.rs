@@ -57,7 +57,7 @@ async fn calls(rows: u64, calls: u64) {
     let standalone = Standalone::open(options, ServiceOptions::default()).await.expect("opens");
     standalone.local().opened().await.expect("all shards open");
     load_rows(&standalone, rows).await;
-    let api = api::standalone(standalone.service().clone(), None);
+    let api = api::standalone(standalone.service().clone(), api::Beside::default());
     let only = std::env::args().find(|arg| ["A", "B"].contains(&arg.as_str()));
     for (name, path, limit, calls) in [("A", "query", None, calls), ("B", "query", Some(100), calls / 20)] {
         if only.as_ref().is_some_and(|only| only != name) {
@@ -117,7 +117,7 @@ async fn run(rows: u64, time: Duration) {
         tokio::spawn(serve_http(listener, router, stopped.clone()));
         address
     };
-    let ours = serve(api::standalone(standalone.service().clone(), None)).await;
+    let ours = serve(api::standalone(standalone.service().clone(), api::Beside::default())).await;
 
     let begun = Instant::now();
     load_rows(&standalone, rows).await;

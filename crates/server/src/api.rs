@@ -31,6 +31,8 @@ use futures_util::{FutureExt, StreamExt};
 use metaroute_cluster::Meta;
 use metaroute_cluster::router::Call;
 use metaroute_cluster::scatter::Rights;
+use prometheus_client::registry::Registry;
+use serde_json::{Map, Value};
 
 use crate::metrics;
 use crate::service::Service;
@@ -38,7 +40,7 @@ use observe::{Endpoints, Route};
 use problem::Problem;
 
 pub use observe::observe;
-pub use openapi::{data_paths, data_schemas, document as openapi_document};
+pub use openapi::document as openapi_document;
 #[doc(hidden)]
 pub use request::fuzz_query_body;
 
@@ -84,38 +86,75 @@ pub fn routes(service: Arc<Service>) -> Router {
         .method_not_allowed_fallback(wrong_method)
 }
 
-/// A whole server: rows, probes, metrics, the OpenAPI document, and a console (see [`crate::console::routes`]).
-pub fn standalone(service: Arc<Service>, console: Option<Router>) -> Router {
-    let document = openapi::document(service.stores()).to_string();
-    let http = service.metrics.http().clone();
-    let mut router = Router::new()
-        .route("/livez", get(|| async { json_answer(Bytes::from_static(b"{\"status\":\"ok\"}")) }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_page))
-        .route("/openapi.json", get(move || async move { json_answer(Bytes::from(document)) }))
-        .with_state(Arc::clone(&service));
-    if let Some(console) = console {
-        router = router.merge(console);
+/// Adds metrics to a page. Names on it are whole: the page has no prefix.
+pub type AddMetrics = Arc<dyn Fn(&mut Registry) + Send + Sync>;
+
+/// Why something cannot be answered; `None` when it can.
+pub type Unready = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// What a server answers beside rows, and what there is to say about that. Nothing, by default.
+#[derive(Clone, Default)]
+pub struct Beside {
+    /// Further routes. They are observed like the others.
+    pub routes: Router,
+    /// Their part of the OpenAPI document: its `paths`.
+    pub paths: Map<String, Value>,
+    /// And its `components.schemas`; the server's own come first.
+    pub schemas: Map<String, Value>,
+    /// Their metrics.
+    pub metrics: Option<AddMetrics>,
+    /// Whether they keep the whole server from being ready.
+    pub unready: Option<Unready>,
+}
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Beside").field("paths", &self.paths.keys()).finish_non_exhaustive()
     }
-    router
+}
+
+/// A whole server: rows, probes, metrics, the OpenAPI document, and what else there is, for example the console (see
+/// [`crate::console::routes`]).
+pub fn standalone(service: Arc<Service>, beside: Beside) -> Router {
+    let Beside { routes: further, paths, schemas, metrics, unready } = beside;
+    let mut document = openapi::document(service.stores());
+    for (pointer, more) in [("/paths", paths), ("/components/schemas", schemas)] {
+        if let Some(Value::Object(known)) = document.pointer_mut(pointer) {
+            for (name, part) in more {
+                known.entry(name).or_insert(part);
+            }
+        }
+    }
+    let document = Bytes::from(document.to_string());
+    let http = service.metrics.http().clone();
+    Router::new()
+        .route("/livez", get(|| async { json_answer(Bytes::from_static(b"{\"status\":\"ok\"}")) }))
+        .route("/readyz", get(move |service| readyz(service, unready)))
+        .route("/metrics", get(move |service| metrics_page(service, metrics)))
+        .route("/openapi.json", get(move || async move { json_answer(document) }))
+        .with_state(Arc::clone(&service))
+        .merge(further)
         .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json").response() })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed().response() })
         .layer(middleware::from_fn_with_state(http, observe::observe))
         .merge(routes(service))
 }
 
-async fn readyz(State(service): State<Arc<Service>>) -> Response<Body> {
-    match service.unready() {
+async fn readyz(State(service): State<Arc<Service>>, further: Option<Unready>) -> Response<Body> {
+    match service.unready().or_else(|| further.and_then(|unready| unready())) {
         None => json_answer(Bytes::from_static(b"{\"status\":\"ready\"}")),
         Some(why) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why).response(),
     }
 }
 
-async fn metrics_page(State(service): State<Arc<Service>>) -> Response<Body> {
+async fn metrics_page(State(service): State<Arc<Service>>, further: Option<AddMetrics>) -> Response<Body> {
     // Taking the store's numbers may wait for a lock held across an fsync.
     let page = tokio::task::spawn_blocking(move || {
-        let mut registry = prometheus_client::registry::Registry::with_prefix("metaroute");
-        metrics::register(&mut registry, &service);
+        let mut registry = Registry::default();
+        if let Some(further) = further {
+            further(&mut registry);
+        }
+        metrics::register(registry.sub_registry_with_prefix("metaroute"), &service);
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).map(|()| page)
     });

@@ -29,6 +29,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::server::TcpIncoming;
 
+use crate::api::Beside;
 use crate::api::problem::Problem;
 use crate::config::{RouterConfig, ShardConfig};
 use crate::local::{Local, LocalOptions, OpenError};
@@ -342,11 +343,14 @@ pub struct RouterRole {
 }
 
 impl RouterRole {
-    /// Binds and begins to answer.
+    /// Binds and begins to answer. `beside` says what it answers besides rows, given its registry.
     ///
     /// # Errors
     /// When it cannot listen or its configuration names what cannot be used.
-    pub async fn start(config: RouterConfig, console: Option<HttpRouter>) -> Result<RouterRole, RoleError> {
+    pub async fn start(
+        config: RouterConfig,
+        beside: impl AsyncFnOnce(Option<Registry>) -> Beside,
+    ) -> Result<RouterRole, RoleError> {
         let stores = match &config.stores {
             Some(path) => stores::with_built_in(stores::read(path).map_err(RoleError::Config)?),
             None => stores::with_built_in(Vec::new()),
@@ -391,7 +395,7 @@ impl RouterRole {
         };
         let service = Service::new(router, stores, topology, None, options);
         let (stop, stopped) = watch::channel(false);
-        let http = crate::api::standalone(Arc::clone(&service), console);
+        let http = crate::api::standalone(Arc::clone(&service), beside(registry.clone()).await);
         let serving = tokio::spawn(serve_http(listener, http, stopped));
         Ok(RouterRole { address, service, drain: config.drain, registry, stop, serving, tasks })
     }

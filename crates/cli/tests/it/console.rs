@@ -582,7 +582,7 @@ fn it_is_legible_on_any_screen_and_named_for_any_reader() {
     clean(&mut page, &up.address);
 }
 
-/// A router of its own: no services there, shards elsewhere, one of them dead.
+/// A router of its own: the services of its registry, shards elsewhere, one of them dead.
 #[test]
 fn a_router_shows_shards_in_other_processes() {
     let chromium = test_support::require!(Page::program());
@@ -604,7 +604,8 @@ fn a_router_shows_shards_in_other_processes() {
     };
     let mut shards = [shard(0), shard(1)];
     let instance = |at: usize| json!({"address": ports[at].address(), "metadata": {"group": "g0", "shard": format!("s{at}"), "state": "READY"}});
-    let fleet = json!({"services": [{"name": "metaserver", "instances": [instance(0), instance(1)]}]});
+    let orders = json!({"name": "orders", "instances": [{"address": "10.0.0.1:80", "metadata": {"version": "2.3"}}, {"address": "10.0.0.2:80", "metadata": {"version": "2.10"}}]});
+    let fleet = json!({"services": [{"name": "metaserver", "instances": [instance(0), instance(1)]}, orders]});
     std::fs::write(folder.join("fleet.json"), fleet.to_string()).expect("written");
     let config = json!({"listen": ports[2].address(), "topology": folder.join("data/topology"), "registry": folder.join("fleet.json"), "timeout": "3s",
                         "cursor_key_file": folder.join("cursor.key")});
@@ -617,9 +618,10 @@ fn a_router_shows_shards_in_other_processes() {
     assert!(page.text("#overview .cards").contains("rows are counted where the shard runs"));
     page.goto(&format!("{origin}/console/#/query?tenant=7"));
     page.wait_text("[aria-label=Answer] .panel-head", "complete");
-    page.goto(&format!("{origin}/console/#/services"));
-    page.wait_text("#services", "serves no registry");
-    page.take_failures();
+    page.goto(&format!("{origin}/console/#/services?service=orders&rule=version+%3E%3D+2.10"));
+    page.wait("text('.summary').includes('1 of 2')");
+    page.goto(&format!("{origin}/console/#/services?service=metaserver"));
+    page.wait("text('.summary').includes('2 of 2')");
 
     // A dead shard: strict answers refuse and name it, tolerant ones show the gap.
     shards[1].kill();

@@ -295,6 +295,39 @@ fn a_tree_is_scanned_and_scanned_again() {
     assert_eq!(missing.status, 2, "{missing:?}");
 }
 
+/// The services of a router's registry are served as `up` serves its own.
+fn serves_the_registry(router: &str) {
+    let ask = |path: &str, body: Option<&str>| -> Value {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["--silent", "--show-error", "--fail", &format!("{router}{path}")]);
+        if let Some(body) = body {
+            curl.args(["--data", body]);
+        }
+        let output = curl.output().expect("curl runs");
+        assert!(output.status.success(), "{path}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let services = ask("/v1/services", None);
+    let service = json!({"name": "metaserver", "state": "fresh", "instances": 2, "usable": 2});
+    assert_eq!(services["services"], json!([service]));
+    let listed = ask("/v1/services/metaserver/instances", None);
+    assert_eq!(listed["instances"].as_array().map(Vec::len), Some(2), "{listed}");
+    let rule = r#"{"rule": "shard == s1", "n": 3}"#;
+    let picked = ask("/v1/services/metaserver/pick", Some(rule));
+    assert_eq!(picked["picks"].as_array().map(Vec::len), Some(3), "{picked}");
+    let explained = ask("/v1/services/metaserver/explain", Some(r#"{"rule": "shard == s1"}"#));
+    let kept = explained["instances"].as_array().into_iter().flatten().filter(|instance| instance["kept"] == true);
+    assert_eq!(kept.count(), 1, "{explained}");
+    let document = ask("/openapi.json", None);
+    for path in ["", "/{service}/instances", "/{service}/pick", "/{service}/explain"] {
+        assert!(document["paths"][format!("/v1/services{path}")].is_object(), "{path}");
+    }
+    for part in document.to_string().split("\"#/components/schemas/").skip(1) {
+        let name = part.split('"').next().expect("a name");
+        assert!(document["components"]["schemas"][name].is_object(), "schema {name}");
+    }
+}
+
 /// Roles as processes: a router over gRPC, shards that are killed and come back, and never a 200 with something missing.
 #[test]
 fn shards_as_processes_are_killed_and_come_back() {
@@ -338,6 +371,7 @@ fn shards_as_processes_are_killed_and_come_back() {
     };
     let whole = |run: &Run| run.json()["rows"].as_array().map(Vec::len) == Some(200);
     assert!(whole(&page(&router)));
+    serves_the_registry(&router.address);
     let refused = metaroute_with(
         ["import", "file_metadata", "-", "--format", "json", "--server", &router.address],
         &lines(0..1, 7),

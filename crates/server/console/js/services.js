@@ -149,6 +149,10 @@ export class Services {
 
   async #load() {
     const { body } = await get('v1/services');
+    if (body.services.length === 0) {
+      this.#nothing();
+      return;
+    }
     this.note.replaceChildren();
     this.split.hidden = false;
     this.#showList(body.services);
@@ -162,12 +166,15 @@ export class Services {
   }
 
   #failed(problem) {
-    if (problem.status === 404) {
-      this.split.hidden = true;
-      this.note.replaceChildren(h('div', { class: 'panel' }, h('h2', {}, 'No services here'),
-        h('p', {}, 'This process routes rows and serves no registry. ', h('code', {}, 'metaroute up'), ' serves one, and ',
-          h('code', {}, 'metaroute route explain --from REGISTRY'), ' explains against any registry from a terminal.')));
-    }
+    if (problem.status === 404) this.#nothing();
+  }
+
+  #nothing() {
+    this.split.hidden = true;
+    this.note.replaceChildren(h('div', { class: 'panel' }, h('h2', {}, 'No services here'),
+      h('p', {}, 'There is no service in the registry of this process. A router has one when its configuration names a ',
+        h('code', {}, 'registry'), '; ', h('code', {}, 'metaroute route explain --from REGISTRY'),
+        ' explains against any registry from a terminal.')));
   }
 
   #showList(services) {

@@ -40,8 +40,8 @@ pub fn document(stores: &[Arc<Schema>]) -> Value {
     })
 }
 
-/// Adds the paths about rows, for servers that answer more than that.
-pub fn data_paths(stores: &[Arc<Schema>], paths: &mut Map<String, Value>) {
+/// Adds the paths about rows.
+fn data_paths(stores: &[Arc<Schema>], paths: &mut Map<String, Value>) {
     paths.insert("/v1/stores".into(), json!({"get": {
         "summary": "The stores and their columns.",
         "responses": {"200": answer("the declarations", json!({
@@ -74,7 +74,7 @@ pub fn data_paths(stores: &[Arc<Schema>], paths: &mut Map<String, Value>) {
 }
 
 /// Adds the schemas that [`data_paths`] refers to.
-pub fn data_schemas(stores: &[Arc<Schema>], schemas: &mut Map<String, Value>) {
+fn data_schemas(stores: &[Arc<Schema>], schemas: &mut Map<String, Value>) {
     schemas.insert("Problem".into(), problem());
     schemas.insert("Meta".into(), meta());
     for store in stores {

@@ -223,7 +223,7 @@ impl Cluster {
         let router = Router::new(watcher, copies, Arc::new(client.clone()), keys, options);
         let kept = FileStore::new(folder.path().join("topology"));
         let service = Service::new(router, plan.stores, Arc::new(kept), None, plan.service);
-        let http = api::standalone(Arc::clone(&service), None);
+        let http = api::standalone(Arc::clone(&service), api::Beside::default());
         Cluster { hosts, service, http, client, _folder: folder }
     }
 

@@ -31,7 +31,7 @@ async fn open(folder: &std::path::Path) -> (Standalone, axum::Router) {
     let options = LocalOptions { shape, ..LocalOptions::new(folder) };
     let standalone = Standalone::open(options, ServiceOptions::default()).await.expect("opens");
     standalone.local().opened().await.expect("all shards open");
-    let http = api::standalone(standalone.service().clone(), None);
+    let http = api::standalone(standalone.service().clone(), api::Beside::default());
     (standalone, http)
 }
 
@@ -130,7 +130,7 @@ impl Run {
             match Standalone::open(options, ServiceOptions::default()).await {
                 Ok(standalone) => {
                     standalone.local().opened().await.expect("all shards open");
-                    let http = api::standalone(standalone.service().clone(), None);
+                    let http = api::standalone(standalone.service().clone(), api::Beside::default());
                     break (standalone, http);
                 }
                 Err(error) => {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use metaroute_cluster::topology::{Apply, FileStore, Prepared, Topology};
 use metaroute_registry::document::Format;
+use metaroute_server::api::Beside;
 use metaroute_server::config::{RouterConfig, ShardConfig};
 use metaroute_server::role::{RouterRole, ShardRole};
 use serde_json::json;
@@ -51,7 +52,7 @@ async fn a_shard_is_in_the_registry_exactly_while_it_is_ready() {
 
     let text = format!("listen: 127.0.0.1:0\ntopology: ./topology\nregistry: {registry}\n");
     let config = RouterConfig::parse("router.yaml", &text, Format::Yaml, folder.path()).expect("legal");
-    let router = RouterRole::start(config, None).await.expect("it starts");
+    let router = RouterRole::start(config, async |_| Beside::default()).await.expect("it starts");
     let address = router.address();
     let query = json!({"user_id": 9}).to_string();
     let status = async |wanted: &str| {

@@ -14,7 +14,7 @@ async fn open(folder: &std::path::Path, groups: u32, shards: u32) -> (Standalone
     let options = LocalOptions { shape, ..LocalOptions::new(folder) };
     let standalone = Standalone::open(options, ServiceOptions::default()).await.expect("opens");
     standalone.local().opened().await.expect("all shards open");
-    let http = api::standalone(standalone.service().clone(), None);
+    let http = api::standalone(standalone.service().clone(), api::Beside::default());
     (standalone, http)
 }
 

@@ -72,18 +72,8 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", format!("the body has more than {max} bytes"))
     }
 
-    pub(crate) fn not_ready(detail: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", detail)
-    }
-
     pub(crate) fn internal() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "this is a bug of metaroute; the log says more")
-    }
-
-    #[must_use]
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
     }
 }
 

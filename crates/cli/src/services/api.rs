@@ -1,4 +1,4 @@
-//! The HTTP surface of `metaroute up`.
+//! Services over HTTP: which there are, their instances, picks and explanations.
 //!
 //! Handlers stop when the client leaves; none of them changes anything.
 
@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router, middleware};
+use axum::{Json, Router};
 use metaroute_registry::State as RegistryState;
-use metaroute_server::api::observe;
+use metaroute_server::api::Beside;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::{OpenApi, ToSchema};
@@ -61,91 +59,48 @@ struct PicksView {
     stages: Vec<StageView>,
 }
 
-#[derive(Serialize, ToSchema)]
-struct HealthView {
-    status: &'static str,
-}
-
 #[derive(OpenApi)]
-#[openapi(
-    info(title = "metaroute", description = "Routing by metadata: narrow the instances, choose one, and say why."),
-    paths(livez, readyz, metrics_page, openapi, services, instances, pick, explain),
-    components(schemas(Problem))
-)]
+#[openapi(paths(services, instances, pick, explain), components(schemas(Problem)))]
 struct Api;
 
-/// The document behind `/openapi.json`.
+/// The part of the OpenAPI document about services.
 pub(crate) fn document() -> utoipa::openapi::OpenApi {
     Api::openapi()
 }
 
-/// Everything that is served.
-pub(crate) fn router(hub: Arc<Hub>) -> Router {
-    let rows = metaroute_server::api::routes(Arc::clone(&hub.rows));
-    let http = hub.rows.metrics().http().clone();
-    Router::new()
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_page))
-        .route("/openapi.json", get(openapi))
+/// Everything about services, and the console, for a server of rows to answer beside them.
+pub(crate) fn beside(hub: &Arc<Hub>) -> Beside {
+    let routes = Router::new()
         .route("/v1/services", get(services))
         .route("/v1/services/{service}/instances", get(instances))
         .route("/v1/services/{service}/pick", post(pick))
         .route("/v1/services/{service}/explain", post(explain))
-        .with_state(hub)
-        .merge(metaroute_server::console::routes())
-        .fallback(|| async { Problem::not_found("nothing is served here").hint("see /openapi.json") })
         .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
         .layer(DefaultBodyLimit::max(BODY_MAX))
-        .layer(middleware::from_fn_with_state(http, observe))
-        // These bring their request ids, completion lines, counters and panic guard along.
-        .merge(rows)
-}
-
-/// Whether the process runs.
-#[utoipa::path(get, path = "/livez", responses((status = 200, body = HealthView)))]
-async fn livez() -> Json<HealthView> {
-    Json(HealthView { status: "ok" })
-}
-
-/// Whether requests can be answered.
-#[utoipa::path(get, path = "/readyz", responses((status = 200, body = HealthView), (status = 503, body = Problem, content_type = "application/problem+json")))]
-async fn readyz(State(hub): State<Arc<Hub>>) -> Result<Json<HealthView>, Problem> {
-    match hub.unready() {
-        None => Ok(Json(HealthView { status: "ready" })),
-        Some(why) => Err(Problem::not_ready(why)),
+        .with_state(Arc::clone(hub))
+        .merge(metaroute_server::console::routes());
+    let document = serde_json::to_value(document()).unwrap_or_default();
+    let part = |pointer: &str| document.pointer(pointer).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (counted, waiting) = (Arc::clone(hub), Arc::clone(hub));
+    Beside {
+        routes,
+        paths: part("/paths"),
+        schemas: part("/components/schemas"),
+        metrics: Some(Arc::new(move |registry| metrics::register(registry, &counted))),
+        unready: Some(Arc::new(move || waiting.unready())),
     }
-}
-
-/// Metrics in the OpenMetrics text format.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn metrics_page(State(hub): State<Arc<Hub>>) -> Result<Response, Problem> {
-    let page = metrics::page(&hub).map_err(|_| Problem::internal())?;
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], page).into_response())
-}
-
-/// This document.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, body = Object)))]
-async fn openapi(State(hub): State<Arc<Hub>>) -> Result<Json<Value>, Problem> {
-    let mut document = serde_json::to_value(document()).map_err(|_| Problem::internal())?;
-    if let Some(paths) = document["paths"].as_object_mut() {
-        metaroute_server::api::data_paths(hub.rows.stores(), paths);
-    }
-    if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
-        metaroute_server::api::data_schemas(hub.rows.stores(), schemas);
-    }
-    Ok(Json(document))
 }
 
 /// The services of the registry.
 #[utoipa::path(get, path = "/v1/services", responses((status = 200, body = ServicesView)))]
 async fn services(State(hub): State<Arc<Hub>>) -> Json<ServicesView> {
-    let services = hub.known().into_iter().map(|known| ServiceView {
-        state: state_name(known.state),
-        instances: known.metrics.instances,
-        usable: known.metrics.usable,
-        name: known.name,
+    hub.asked(None).await;
+    let services = hub.known().into_iter().map(|known| {
+        let (state, instances, usable) = match &known.seen {
+            Some((state, metrics)) => (*state, metrics.instances, metrics.usable),
+            None => (RegistryState::Unresolved, 0, 0),
+        };
+        ServiceView { name: known.name, state: state_name(state), instances, usable }
     });
     Json(ServicesView { services: services.collect() })
 }
@@ -156,6 +111,7 @@ async fn services(State(hub): State<Arc<Hub>>) -> Json<ServicesView> {
     responses((status = 200, body = InstancesView), (status = 404, body = Problem, content_type = "application/problem+json"))
 )]
 async fn instances(State(hub): State<Arc<Hub>>, Path(service): Path<String>) -> Result<Json<InstancesView>, Problem> {
+    hub.asked(Some(&service)).await;
     let found = hub.instances(&service).ok_or_else(|| Problem::unknown_service(&service))?;
     Ok(Json(InstancesView {
         service,
@@ -181,6 +137,7 @@ async fn pick(
     request: Request,
 ) -> Result<Json<PicksView>, Problem> {
     let decision = read(request).await?;
+    hub.asked(Some(&service)).await;
     let decider = decider(&hub, &service, &decision)?;
     let context = decision.request(&decider.selector);
     let mut picks = Vec::new();
@@ -217,6 +174,7 @@ async fn explain(
     request: Request,
 ) -> Result<Json<ExplanationView>, Problem> {
     let decision = read(request).await?;
+    hub.asked(Some(&service)).await;
     let decider = decider(&hub, &service, &decision)?;
     let explanation = decider.selector.explain(&decision.request(&decider.selector));
     Ok(Json(ExplanationView::of(&service, &explanation, &decider.rules)))

@@ -19,7 +19,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::frame::{Command, Decoder, Frame, Kind, PROTOBUF};
-use super::message::{PACKAGE, ReceivedDataPb, RegisterResponsePb, ResultPb};
+use super::message::{
+    DataBoxesPb, MultiReceivedDataPb, MultiSegmentDataPb, PACKAGE, ReceivedDataPb, RegisterResponsePb, ResultPb,
+};
 use crate::driver::{DriverError, ErrorKind};
 
 /// How long a server may take to accept a connection.
@@ -77,28 +79,58 @@ impl Pushed {
         self.segments.values().any(|segment| segment.version > 1 || !segment.boxes.is_empty())
     }
 
-    /// Takes a push; whether it changed anything. An older version than the one that is there is what a late server says.
-    fn take(&mut self, data: ReceivedDataPb) -> bool {
-        if !data.encoding.is_empty() {
-            self.unusable = Some(format!("a push is compressed ({}), which was not asked for", data.encoding));
+    /// Takes the part of one data centre; whether it changed anything. An older version than the one that is there is what a
+    /// late server says.
+    fn take(&mut self, part: Part) -> bool {
+        if !part.encoding.is_empty() {
+            self.unusable = Some(format!("a push is compressed ({}), which was not asked for", part.encoding));
             self.changes += 1;
             return true;
         }
-        let known = self.segments.get(&data.segment);
-        if known.is_some_and(|known| data.version < known.version) {
+        let known = self.segments.get(&part.segment);
+        if known.is_some_and(|known| part.version < known.version) {
             return false;
         }
         let mut boxes: Vec<String> =
-            data.data.into_values().flat_map(|zone| zone.data).map(|data_box| data_box.data).collect();
+            part.zones.into_values().flat_map(|zone| zone.data).map(|data_box| data_box.data).collect();
         boxes.sort_unstable();
-        let segment = Segment { version: data.version, boxes };
+        let segment = Segment { version: part.version, boxes };
         if known == Some(&segment) && self.unusable.is_none() {
             return false;
         }
-        self.segments.insert(data.segment, segment);
+        self.segments.insert(part.segment, segment);
         self.unusable = None;
         self.changes += 1;
         true
+    }
+}
+
+/// What a push says about one data centre.
+#[derive(Clone, Debug)]
+struct Part {
+    segment: String,
+    version: i64,
+    /// Data boxes by zone.
+    zones: HashMap<String, DataBoxesPb>,
+    /// Of a compressed push.
+    encoding: String,
+}
+
+/// Whom a push is for, and what it says. By the name of its class: the codec byte says Hessian and is wrong.
+fn parts(class: &str, content: &[u8]) -> Option<Result<(Vec<String>, Vec<Part>), prost::DecodeError>> {
+    match class.strip_prefix(PACKAGE)? {
+        "ReceivedDataPb" => Some(ReceivedDataPb::decode(content).map(|data| {
+            let ReceivedDataPb { segment, version, data: zones, encoding, subscriber_regist_ids, .. } = data;
+            (subscriber_regist_ids, vec![Part { segment, version, zones, encoding }])
+        })),
+        "MultiReceivedDataPb" => Some(MultiReceivedDataPb::decode(content).map(|data| {
+            let parts = data.multi_data.into_iter().map(|(segment, data)| {
+                let MultiSegmentDataPb { version, unzip_data: zones, encoding, .. } = data;
+                Part { segment, version, zones, encoding }
+            });
+            (data.subscriber_regist_ids, parts.collect())
+        })),
+        _ => None,
     }
 }
 
@@ -284,20 +316,20 @@ impl Shared {
         }
     }
 
-    /// Takes a push. By the name of its class: the codec byte says Hessian and is wrong.
+    /// Takes a push.
     fn pushed(&self, frame: &Frame) {
-        if frame.class.strip_prefix(PACKAGE) != Some("ReceivedDataPb") {
-            tracing::debug!(class = frame.class, "a message that is not understood");
-            return;
-        }
-        let Ok(data) = ReceivedDataPb::decode(&*frame.content) else {
-            tracing::warn!("a push that cannot be decoded");
-            return;
+        let (subscribers, parts) = match parts(&frame.class, &frame.content) {
+            Some(Ok(push)) => push,
+            Some(Err(error)) => return tracing::warn!(%error, "a push that cannot be decoded"),
+            None => return tracing::debug!(class = frame.class, "a message that is not understood"),
         };
         let subscriptions = self.subscriptions();
-        for id in &data.subscriber_regist_ids {
+        for id in &subscribers {
             if let Some(subscription) = subscriptions.get(id.as_str()) {
-                subscription.send_if_modified(|pushed| pushed.take(data.clone()));
+                // All data centres of a push are one change.
+                subscription.send_if_modified(|pushed| {
+                    parts.iter().fold(false, |changed, part| pushed.take(part.clone()) | changed)
+                });
             }
         }
     }

@@ -69,6 +69,8 @@ pub(super) struct SubscriberRegisterPb {
     /// Stays empty: pushes are not compressed then, and other values on one connection block all pushes.
     #[prost(string, tag = "3")]
     pub(super) accept_encoding: String,
+    /// Whether pushes may hold several data centres, of all of which a server leaves out zones that it does not know. Only for
+    /// the scope `global`; without it a server leaves out all data centres but its own.
     #[prost(bool, tag = "4")]
     pub(super) accept_multi: bool,
 }
@@ -121,6 +123,43 @@ pub(super) struct ReceivedDataPb {
     pub(super) body: Vec<u8>,
     #[prost(int32, tag = "12")]
     pub(super) origin_body_size: i32,
+}
+
+/// A push to a subscriber that takes several data centres.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MultiReceivedDataPb {
+    #[prost(string, tag = "1")]
+    pub(super) data_id: String,
+    #[prost(string, tag = "2")]
+    pub(super) group: String,
+    #[prost(string, tag = "3")]
+    pub(super) instance_id: String,
+    #[prost(string, tag = "4")]
+    pub(super) scope: String,
+    #[prost(string, repeated, tag = "5")]
+    pub(super) subscriber_regist_ids: Vec<String>,
+    #[prost(string, tag = "6")]
+    pub(super) local_segment: String,
+    #[prost(string, tag = "7")]
+    pub(super) local_zone: String,
+    /// By data centre.
+    #[prost(map = "string, message", tag = "8")]
+    pub(super) multi_data: HashMap<String, MultiSegmentDataPb>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct MultiSegmentDataPb {
+    #[prost(string, tag = "1")]
+    pub(super) segment: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(super) zip_data: Vec<u8>,
+    /// By zone of the publisher.
+    #[prost(map = "string, message", tag = "3")]
+    pub(super) unzip_data: HashMap<String, DataBoxesPb>,
+    #[prost(string, tag = "4")]
+    pub(super) encoding: String,
+    #[prost(int64, tag = "5")]
+    pub(super) version: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -43,12 +43,33 @@ fn a_cursor_comes_back() {
     }
 }
 
+/// Data id, instance id and group are joined by `#@#`.
+#[test]
+fn no_two_services_have_the_same_data_info_id() {
+    for (service, good) in [("a#@", false), ("@#a", false), ("a#@#b", false), ("", false), ("#@b", true), ("a@#", true)]
+    {
+        assert_eq!(check_service(service).is_ok(), good, "{service}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn parts_are_told_apart(a in ["[a#@]{1,5}", "[a#@]{1,5}"], b in ["[a#@]{1,5}", "[a#@]{1,5}"]) {
+        let all = a.iter().chain(&b).all(|part| is_part(part));
+        proptest::prop_assume!(all);
+        proptest::prop_assert_eq!(a.join("#@#") == b.join("#@#"), a == b);
+    }
+}
+
 #[test]
 fn addresses_with_mistakes_are_refused() {
     for (url, what) in [
         ("sofa://h?scope=everything", "scope"),
         ("sofa://h?group=", "group"),
         ("sofa://h?instance-id=a%23@%23b", "instance-id"),
+        ("sofa://h?group=@%23b", "begin with"),
+        ("sofa://h?instance-id=b%23@", "end with"),
+        ("sofa://h?multi=true&scope=zone", "scope=zone"),
         ("sofa://h?layout=dubbo", "layout"),
         ("sofa://h/path", "path"),
         ("sofa://h?grup=x", "grup"),

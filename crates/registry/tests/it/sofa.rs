@@ -135,19 +135,24 @@ async fn scopes_groups_and_services(server: &Sofa) {
     let (here, nowhere) = (at("group=G1"), at("group=G1&zone=ZONEB"));
     let other_zone = connect(&format!("sofa://{}?direct=true&group=G1&zone=ZONEB", server.bolt()));
     let (zone_only, other_group) = (at("group=G1&scope=zone"), at("group=G2"));
+    let (multi, empty) = (at("group=G1&multi=true"), at("group=G2&multi=true"));
     let near = register(&here, "scoped", instance("10.1.0.1:80")).await;
     let error = nowhere.instances("scoped").await.expect_err("no session server is in that zone");
     assert!(error.to_string().contains("ZONEB"), "{error}");
     let far = register(&other_zone, "scoped", instance("10.1.0.2:80")).await;
     see(&mut here.subscribe("scoped"), "both, of all zones", lists(&["10.1.0.1:80", "10.1.0.2:80"])).await;
     see(&mut zone_only.subscribe("scoped"), "the near one", lists(&["10.1.0.1:80"])).await;
-    assert_eq!(other_group.instances("scoped").await.expect("answered"), None, "another group knows nothing of it");
+    // The form for several data centres; no server here is of the other zone.
+    see(&mut multi.subscribe("scoped"), "the one of a known zone", lists(&["10.1.0.1:80"])).await;
+    for other in [&other_group, &empty] {
+        assert_eq!(other.instances("scoped").await.expect("answered"), None, "another group knows nothing of it");
+    }
     // What another connection published is not ours to take away, and something that is not there is.
     let error = zone_only.remove("scoped", &"10.1.0.1:80".into()).await.expect_err("not ours");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     other_group.remove("scoped", &"10.1.0.1:80".into()).await.expect("nothing to do");
     drop((near, far));
-    for registry in [here, nowhere, other_zone, zone_only, other_group] {
+    for registry in [here, nowhere, other_zone, zone_only, multi, empty, other_group] {
         registry.shutdown(SOON).await;
     }
 }

@@ -3,10 +3,33 @@ use std::collections::HashMap;
 use super::*;
 use crate::sofa::message::{DataBoxPb, DataBoxesPb};
 
-fn push(segment: &str, version: i64, boxes: &[&str]) -> ReceivedDataPb {
+fn zones(boxes: &[&str]) -> HashMap<String, DataBoxesPb> {
     let data = boxes.iter().map(|text| DataBoxPb { data: (*text).to_owned() }).collect();
-    let data = HashMap::from([("DEFAULT_ZONE".to_owned(), DataBoxesPb { data })]);
-    ReceivedDataPb { segment: segment.to_owned(), version, data, ..ReceivedDataPb::default() }
+    HashMap::from([("DEFAULT_ZONE".to_owned(), DataBoxesPb { data })])
+}
+
+fn push(segment: &str, version: i64, boxes: &[&str]) -> Part {
+    Part { segment: segment.to_owned(), version, zones: zones(boxes), encoding: String::new() }
+}
+
+fn shared() -> Shared {
+    Shared {
+        ids: AtomicU32::new(1),
+        waiting: Mutex::default(),
+        subscriptions: Mutex::default(),
+        ended: watch::Sender::new(None),
+    }
+}
+
+fn frame(class: &str, content: Vec<u8>) -> Frame {
+    Frame {
+        kind: Kind::Request { timeout: 2000 },
+        command: Command::Message,
+        id: 2699,
+        codec: 1,
+        class: format!("{PACKAGE}{class}"),
+        content,
+    }
 }
 
 #[test]
@@ -41,8 +64,9 @@ fn a_recorded_push_is_read() {
     assert_eq!((&*data.data_id, &*data.group), ("pb.Service:1.0@DEFAULT", "DEFAULT_GROUP"));
     assert_eq!((&*data.segment, &*data.scope), ("DefaultDataCenter", "zone"));
     assert_eq!(data.subscriber_regist_ids, ["aaae62db-2369-415f-b46d-0e8e10ec35fd"]);
+    let (_, parts) = parts(&frame.class, &frame.content).expect("a push").expect("readable");
     let mut pushed = Pushed::default();
-    assert!(pushed.take(data));
+    assert!(parts.into_iter().all(|part| pushed.take(part)));
     let segment = &pushed.segments["DefaultDataCenter"];
     assert!(segment.version > 1);
     assert_eq!(segment.boxes, ["bolt://10.1.0.1:12200?zone=z1&weight=100&note=%C3%A4%26%3D", "second box"]);
@@ -73,23 +97,16 @@ async fn a_server_without_protobuf_says_so() {
 /// As a server sends it, whose header says Hessian.
 #[test]
 fn a_push_is_decoded_by_its_class_and_answered() {
-    let shared = Shared {
-        ids: AtomicU32::new(1),
-        waiting: Mutex::default(),
-        subscriptions: Mutex::default(),
-        ended: watch::Sender::new(None),
+    let shared = shared();
+    let data = ReceivedDataPb {
+        segment: "DefaultDataCenter".to_owned(),
+        version: 8,
+        data: zones(&["bolt://10.0.0.1:12200"]),
+        subscriber_regist_ids: vec!["me".to_owned()],
+        ..ReceivedDataPb::default()
     };
-    let mut data = push("DefaultDataCenter", 8, &["bolt://10.0.0.1:12200"]);
-    data.subscriber_regist_ids = vec!["me".to_owned()];
     let receiver = shared.subscriptions().entry("me".into()).or_default().subscribe();
-    let frame = Frame {
-        kind: Kind::Request { timeout: 2000 },
-        command: Command::Message,
-        id: 2699,
-        codec: 1,
-        class: format!("{PACKAGE}ReceivedDataPb"),
-        content: data.encode_to_vec(),
-    };
+    let frame = frame("ReceivedDataPb", data.encode_to_vec());
     let answer = shared.receive(frame.clone()).expect("an answer");
     assert_eq!((answer.id, answer.kind), (2699, Kind::Response { status: 0 }));
     assert!(answer.class.ends_with(".ResultPb"));
@@ -103,6 +120,41 @@ fn a_push_is_decoded_by_its_class_and_answered() {
     assert!(shared.receive(Frame { kind: Kind::OneWay { timeout: 0 }, ..frame.clone() }).is_none());
     let heartbeat = shared.receive(Frame::heartbeat(9)).expect("an answer");
     assert_eq!((heartbeat.command, heartbeat.kind), (Command::Heartbeat, Kind::Response { status: 0 }));
+}
+
+/// The form for subscribers that take several data centres: each counts its own versions, and one that is not in a push stays.
+#[test]
+fn a_push_of_several_data_centres_is_one_change() {
+    let shared = shared();
+    let receiver = shared.subscriptions().entry("me".into()).or_default().subscribe();
+    let receive = |segments: &[(&str, i64, &[&str])]| {
+        let segments = segments.iter().map(|(name, version, boxes)| {
+            let data = MultiSegmentDataPb { version: *version, unzip_data: zones(boxes), ..Default::default() };
+            ((*name).to_owned(), data)
+        });
+        let data = MultiReceivedDataPb {
+            subscriber_regist_ids: vec!["me".to_owned()],
+            multi_data: segments.collect(),
+            ..MultiReceivedDataPb::default()
+        };
+        assert!(shared.receive(frame("MultiReceivedDataPb", data.encode_to_vec())).is_some(), "it is answered");
+        let pushed = receiver.borrow();
+        let boxes = pushed.segments.values().flat_map(|segment| segment.boxes.clone()).collect::<Vec<_>>();
+        (pushed.known(), boxes.join(" "))
+    };
+    assert_eq!(receive(&[("a", 1, &[]), ("b", 1, &[])]), (false, String::new()));
+    assert_eq!(receive(&[("a", 7, &["x"]), ("b", 1, &[])]), (true, "x".into()));
+    assert_eq!(receive(&[("b", 3, &["y"])]), (true, "x y".into()));
+    assert_eq!(receive(&[("a", 6, &["old"]), ("b", 4, &["z"])]), (true, "x z".into()));
+    assert_eq!(receive(&[("a", 8, &[]), ("b", 4, &["z"])]), (true, "z".into()));
+    let compressed = MultiSegmentDataPb { version: 9, encoding: "zstd".into(), ..Default::default() };
+    let data = MultiReceivedDataPb {
+        subscriber_regist_ids: vec!["me".to_owned()],
+        multi_data: HashMap::from([("a".to_owned(), compressed)]),
+        ..MultiReceivedDataPb::default()
+    };
+    shared.receive(frame("MultiReceivedDataPb", data.encode_to_vec()));
+    assert!(receiver.borrow().unusable.is_some());
 }
 
 #[test]

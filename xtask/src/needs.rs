@@ -105,6 +105,18 @@ pub(crate) const ALL: &[Need] = &[
         bring: |site| maven::bring(site, "spring-cloud"),
     },
     Need {
+        name: "consul-python",
+        purpose: "Consul's client in Python",
+        check: || cache::peer("consul-python").map(drop),
+        bring: |site| python::bring(site, "consul-python"),
+    },
+    Need {
+        name: "eureka-python",
+        purpose: "Eureka's client in Python",
+        check: || cache::peer("eureka-python").map(drop),
+        bring: |site| python::bring(site, "eureka-python"),
+    },
+    Need {
         name: "bind",
         purpose: "the DNS server BIND, changed by nsupdate",
         check: || ["named", "nsupdate", "tsig-keygen"].into_iter().try_for_each(|name| program(name).map(drop)),

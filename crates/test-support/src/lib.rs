@@ -34,6 +34,7 @@ mod namespace;
 mod port;
 mod processor;
 mod proxy;
+pub mod python;
 pub mod redis;
 mod scratch;
 pub mod seata_client;

@@ -10,6 +10,7 @@ use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View}
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::consul::{Consul, MANAGEMENT_TOKEN};
+use test_support::python::Python;
 use test_support::spring::Spring;
 use test_support::{Proxy, Scratch, require};
 
@@ -420,6 +421,37 @@ async fn spring_and_we_see_each_other() {
     let metadata = &near["metadata"];
     assert_eq!((&metadata["version"], &metadata["place"]), (&json!("1"), &json!("Zürich")));
     assert_eq!((&metadata["zone"], &metadata["metaroute-weight"]), (&json!("a"), &json!("0.5")));
+    registry.shutdown(SEEN).await;
+}
+
+/// py-consul finds what we register with tags, metadata and weight, and we what it registers.
+#[tokio::test]
+async fn their_python_client_and_we_see_each_other() {
+    let consul = require!(Consul::start());
+    let mut python = require!(Python::start("consul-python", &["127.0.0.1", &consul.port().to_string()]));
+    let mut ask = |line: &str| -> Value { serde_json::from_str(&python.ask(line)).expect("JSON") };
+    let registry = Agent::of(&consul).registry("&tags=blue");
+    let ours = instance("10.0.0.1:80").with_zone("a").with_meta("place", "Zürich").with_weight(3.0);
+    let mut registration = registry.register("web", ours).expect("valid");
+    registration.registered().await.expect("taken");
+    let meta = json!({ "place": "Zürich", "zone": "a" });
+    let listed =
+        json!({ "id": "web-10.0.0.1:80", "address": "10.0.0.1:80", "tags": ["blue"], "meta": meta, "weight": 3 });
+    assert_eq!(ask("list web"), json!([listed]));
+    registration.deregister().await;
+    assert_eq!(ask("list web"), json!([]));
+
+    let mut seen = registry.subscribe("theirs");
+    ask("register theirs theirs-1 10.0.0.2 81 60s version=2.0 zone=b");
+    let view = tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some_and(|one| one.healthy))).await;
+    let view = view.expect("in time").expect("open");
+    let one = only(&view).expect("one");
+    assert_eq!((one.id.as_str(), &*one.address.to_string(), one.weight), ("theirs-1", "10.0.0.2:81", 4.0));
+    assert_eq!((one.metadata.get("version"), &*one.locality.zone), (Some(&MetaValue::from("2.0")), "b"));
+    assert_eq!(one.metadata.get("tags"), Some(&MetaValue::List(["python".into()].into())));
+    ask("deregister theirs-1");
+    let gone = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
+    tokio::time::timeout(SEEN, seen.wait_for(gone)).await.expect("in time").expect("open");
     registry.shutdown(SEEN).await;
 }
 

@@ -8,6 +8,7 @@ use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
 use test_support::eureka::Eureka;
+use test_support::python::Python;
 use test_support::spring::Spring;
 use test_support::{Port, Proxy, require};
 
@@ -126,6 +127,7 @@ async fn what_the_server_keeps() {
         a_dead_server_among_two_is_passed_over(&server).await;
         a_mended_network_is_told_although_nothing_changed(&server).await;
         an_id_made_like_anothers_does_not_replace_it(&server).await;
+        their_python_client_and_we_see_each_other(&server).await;
         who_may_not_ask_is_told_so(&server).await;
         a_server_without_deltas_is_read_whole(&server).await;
         a_server_that_is_still_syncing_says_nothing_yet(&server).await;
@@ -370,6 +372,37 @@ async fn the_usual_lease_is_ninety_seconds(server: &Server) {
     let [born, renewed] = ["registrationTimestamp", "lastRenewalTimestamp"].map(|key| lease[key].as_u64().expect(key));
     assert!(renewed > born, "{lease}");
     registration.deregister().await;
+    registry.shutdown(SEEN).await;
+}
+
+/// py-eureka-client, which reads XML, finds what we register, and we what it registers.
+async fn their_python_client_and_we_see_each_other(server: &Server) {
+    let url = format!("http://127.0.0.1:{}/eureka/", server.0);
+    let mut python = match Python::start("eureka-python", &[&url]) {
+        Ok(python) => python,
+        Err(missing) => return missing.report(module_path!()),
+    };
+    let mut ask = move |line: &str| -> Value { serde_json::from_str(&python.ask(line)).expect("JSON") };
+    let registry = server.registry("");
+    let ours = instance("10.0.0.1:80").with_zone("a").with_meta("place", "Zürich").with_weight(0.0);
+    let mut registration = registry.register("ours", ours).expect("valid");
+    registration.registered().await.expect("taken");
+    see(&registry, "ours", "it", |view| only(view).is_some()).await;
+    let mut listed = ask("list ours");
+    let metadata = listed[0]["metadata"].take();
+    let place = [&metadata["place"], &metadata["zone"], &metadata["metaroute-weight"]];
+    assert_eq!(place, [&json!("Zürich"), &json!("a"), &json!("0")]);
+    let one = json!({ "id": "10.0.0.1:ours:80", "address": "10.0.0.1:80", "status": "UP", "metadata": null });
+    assert_eq!(listed, json!([one]));
+
+    ask("register theirs 10.0.0.2 81 version=2.0 zone=b");
+    let view = see(&registry, "theirs", "one", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let one = only(&view).expect("one");
+    assert_eq!((&*one.address.to_string(), &*one.locality.zone), ("10.0.0.2:81", "b"));
+    assert_eq!(one.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
+    let mut seen = registry.subscribe("theirs");
+    ask("deregister theirs");
+    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_none())).await.expect("in time").expect("open");
     registry.shutdown(SEEN).await;
 }
 

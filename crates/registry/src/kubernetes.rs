@@ -29,7 +29,7 @@
 //! `insecure-skip-tls-verify` and `proxy-url`; the variable `HTTPS_PROXY` is ignored; a program may give a token but no certificate.
 //!
 //! Token files (also the projected one of a pod) are read for every request, so that one that is renewed is used at once. An
-//! answer 401 reads everything anew and asks again once; so does the call after a connection that failed.
+//! answer 401 asks again once, with everything read anew; a server that cannot be reached is looked up anew every 30 s.
 //!
 //! # Permissions
 //!
@@ -69,7 +69,7 @@
 //!
 //! # Following a service
 //!
-//! A list, then a watch from its version with bookmarks, for 180 s at a time. Events change what is known; 410 (in whatever
+//! A list, then a watch from its version with bookmarks, for 150 to 180 s at a time. Events change what is known; 410 (in whatever
 //! form) leads to a new list, the end of a watch to the next one. A watch that breaks is opened again at the place where it
 //! broke; only when that fails, too, the registry counts as unreachable. Over HTTP/2 a connection is pinged every 6 s; a server that
 //! speaks HTTP/1 is watched for 8 s at a time instead. 403 is a refusal, 429 and 5xx pass, and `Retry-After` is obeyed.

@@ -51,6 +51,11 @@ const PING_ANSWER: Duration = Duration::from_secs(4);
 const WATCH: Duration = Duration::from_secs(180);
 /// The same where the server speaks HTTP/1 and cannot be pinged: watches are so short that a dead one does not matter.
 const WATCH_HTTP1: Duration = Duration::from_secs(8);
+/// A session younger than this was made from what is in the files now.
+const SESSION_FRESH: Duration = Duration::from_secs(5);
+/// A session that finds nobody is made anew after this time; sooner it would find the same, and a program for credentials
+/// would run for every attempt.
+const SESSION_KEPT: Duration = Duration::from_secs(30);
 /// How much later than it said a server may end a watch.
 const WATCH_SLACK: Duration = Duration::from_secs(10);
 /// Watches per connection; servers allow 100 streams (Go's least), sometimes 250.
@@ -95,6 +100,7 @@ struct Session {
     token: Option<Secret>,
     lanes: Lanes,
     http1: AtomicBool,
+    made: Instant,
 }
 
 /// A collection as it was at one moment.
@@ -145,8 +151,11 @@ impl Connection {
         Ok(session)
     }
 
-    /// The next call makes a new session, unless somebody did already.
-    async fn forget(&self, session: &Arc<Session>) {
+    /// The next call makes a new session of one that is old enough, unless somebody did already.
+    async fn renew(&self, session: &Arc<Session>, age: Duration) {
+        if session.made.elapsed() < age {
+            return;
+        }
         let mut held = self.session.lock().await;
         if held.as_ref().is_some_and(|held| Arc::ptr_eq(held, session)) {
             *held = None;
@@ -169,18 +178,18 @@ impl Connection {
             let answer = match timeout(within, session.send(lane, request)).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) => {
-                    self.forget(&session).await;
+                    self.renew(&session, SESSION_KEPT).await;
                     return Err(error);
                 }
                 Err(_) => {
-                    self.forget(&session).await;
+                    self.renew(&session, SESSION_KEPT).await;
                     return Err(session.silent());
                 }
             };
             match answer.status() {
                 StatusCode::UNAUTHORIZED if again => {
                     again = false;
-                    self.forget(&session).await;
+                    self.renew(&session, SESSION_FRESH).await;
                 }
                 StatusCode::GONE => return Ok(None),
                 status if status.is_success() => return Ok(Some((session, answer))),
@@ -234,8 +243,10 @@ impl Connection {
         let session = self.session().await?;
         let lane = session.lanes.take();
         let asked = self.send(lane.number, OPEN, |session| {
-            let lasts = if session.http1.load(Ordering::Relaxed) { WATCH_HTTP1 } else { WATCH };
-            let seconds = u32::try_from(lasts.as_secs()).unwrap_or(u32::MAX);
+            // Whoever began together should not come back together.
+            let longest = if session.http1.load(Ordering::Relaxed) { WATCH_HTTP1 } else { WATCH }.as_secs();
+            let seconds = rand::random_range(longest - longest / 6..=longest);
+            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
             session.slices().watch(&WatchParams::default().labels(selector).timeout(seconds), version)
         });
         let Some((session, answer)) = asked.await? else { return Ok(None) };
@@ -266,7 +277,8 @@ impl Session {
             .service(Transport(lanes.clone()));
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.as_str().into());
         let client = Client::new(service, config.default_namespace.clone());
-        Ok(Self { client, namespace, server, token, lanes, http1: AtomicBool::new(base.scheme_str() == Some("http")) })
+        let http1 = AtomicBool::new(base.scheme_str() == Some("http"));
+        Ok(Self { client, namespace, server, token, lanes, http1, made: Instant::now() })
     }
 
     /// Requests about the slices of the namespace.
@@ -671,7 +683,12 @@ fn from_kubeconfig(read: Kubeconfig, context: Option<String>) -> Result<Config, 
 fn kubeconfig_error(error: KubeconfigError) -> DriverError {
     match error {
         KubeconfigError::Parse(_) => invalid("the kubeconfig cannot be read: it is not the YAML of one"),
-        error @ (KubeconfigError::ReadConfig(..) | KubeconfigError::CurrentContextNotSet) => invalid(error.to_string()),
+        KubeconfigError::ReadConfig(error, file) => {
+            invalid(format!("the kubeconfig `{}` cannot be read: {error}", file.display()))
+        }
+        KubeconfigError::CurrentContextNotSet => {
+            invalid("the kubeconfig has no current context; name one with `context=`")
+        }
         error => invalid("the kubeconfig cannot be used").because(error),
     }
 }

@@ -438,6 +438,91 @@ async fn credentials_come_from_programs_and_files() {
     registry.shutdown(SEEN).await;
 }
 
+#[tokio::test]
+async fn a_client_certificate_is_shown() {
+    let scratch = Scratch::new("k8s-mutual");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let fake = Fake::start(Way::Mutual(certificate.clone()));
+    fake.put("payments", slice("a", "web", &["10.0.0.1"]));
+    let base64 = |file: &Path| {
+        let output = Command::new("base64").arg("-w0").arg(file).output().expect("every machine has base64");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let files = json!({ "client-certificate": certificate.cert, "client-key": certificate.key });
+    let data = json!({
+        "client-certificate-data": base64(&certificate.cert), "client-key-data": base64(&certificate.key),
+    });
+    let mut urls = Vec::new();
+    for (name, user) in [("files", files), ("data", data)] {
+        let folder = scratch.path().join(name);
+        std::fs::create_dir(&folder).expect("writable");
+        urls.push(format!("k8s://?kubeconfig={}", fake.kubeconfig_for(&folder, fake.address(), &user).display()));
+    }
+    let [ca, cert, key] = [&certificate.ca, &certificate.cert, &certificate.key].map(|file| file.display());
+    urls.push(format!("k8s://{}/payments?ca={ca}&cert={cert}&key={key}", fake.address()));
+    for url in urls {
+        let registry = connect(&url);
+        let found = registry.instances("web").await.unwrap_or_else(|error| panic!("{url}: {error}"));
+        assert_eq!(found.map(|(snapshot, _)| snapshot.instances.len()), Some(1), "{url}");
+        registry.shutdown(SEEN).await;
+    }
+    let registry = by_kubeconfig(&fake, scratch.path(), "");
+    let error = registry.instances("web").await.expect_err("no certificate");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    registry.shutdown(SEEN).await;
+}
+
+/// As in a pod, with files where a pod has them: the process runs once more inside a mount namespace of its own.
+#[test]
+fn in_a_pod_the_service_account_is_used() {
+    const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    if std::env::var_os("METAROUTE_TEST_POD").is_some() {
+        runtime.block_on(async {
+            let registry = connect("k8s://");
+            let error = registry.instances("web").await.expect_err("the token is too old");
+            assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+            std::fs::write(TOKEN, "new").expect("writable");
+            let (snapshot, _) = registry.instances("web").await.expect("let in").expect("known");
+            assert_eq!(snapshot.instances[0].address.host(), "10.0.0.1");
+        });
+        return;
+    }
+    let scratch = Scratch::new("k8s-pod");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let unshare = require!(program("unshare"));
+    let fake = Fake::start(Way::Http2(certificate.clone()));
+    fake.behave(|behaviour| behaviour.tokens = ["new".to_owned()].into());
+    fake.put("billing", slice("web-a", "web", &["10.0.0.1"]));
+    let inside = |script: String| {
+        let mut command = Command::new(&unshare);
+        command.args(["-m", "sh", "-ec", &script]);
+        command.env_remove("KUBECONFIG").env("HOME", scratch.path()).env("METAROUTE_TEST_POD", "1");
+        command.env("KUBERNETES_SERVICE_HOST", "127.0.0.1");
+        command.env("KUBERNETES_SERVICE_PORT", fake.address().port().to_string());
+        command.output().expect("it runs")
+    };
+    if !inside("mount -t tmpfs tmpfs /run".into()).status.success() {
+        let what = "a mount namespace".to_owned();
+        test_support::Missing { what, remedy: "making one takes root on Linux".to_owned() }.report(module_path!());
+        return;
+    }
+    let output = inside(format!(
+        "mount -t tmpfs tmpfs /run; folder=$(dirname {TOKEN}); mkdir -p $folder; cp {} $folder/ca.crt
+         printf billing > $folder/namespace; printf old > $folder/token
+         exec {} --exact kubernetes::in_a_pod_the_service_account_is_used --nocapture",
+        certificate.ca.display(),
+        std::env::current_exe().expect("this test").display(),
+    ));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert_eq!(
+        fake.requests().iter().filter(|seen| seen.path.contains("/billing/")).count(),
+        3,
+        "twice 401, then once"
+    );
+}
+
 /// Breaks the network of a reader, changes the world meanwhile, mends it.
 async fn broken_network(way: Way, break_it: impl Fn(&Proxy)) {
     let scratch = Scratch::new("k8s-network");

@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use serde_json::{Map, Value, json};
 use test_support::Port;
 use test_support::certificate::Certificate;
@@ -46,6 +47,8 @@ pub(super) enum Way {
     Plain,
     /// TLS with HTTP/2, as API servers have it.
     Http2(Certificate),
+    /// The same for those who have a certificate of the same authority.
+    Mutual(Certificate),
     /// TLS with HTTP/1 only, as some load balancers before them.
     Http1(Certificate),
 }
@@ -172,8 +175,9 @@ impl Fake {
         let router = Router::new().fallback(answer).with_state(Arc::clone(&self.shared));
         let tls = match &self.way {
             Way::Plain => None,
-            Way::Http2(certificate) => Some(acceptor(certificate, &[b"h2", b"http/1.1"])),
-            Way::Http1(certificate) => Some(acceptor(certificate, &[b"http/1.1"])),
+            Way::Http2(certificate) => Some(acceptor(certificate, &[b"h2", b"http/1.1"], false)),
+            Way::Mutual(certificate) => Some(acceptor(certificate, &[b"h2", b"http/1.1"], true)),
+            Way::Http1(certificate) => Some(acceptor(certificate, &[b"http/1.1"], false)),
         };
         runtime.spawn(async move {
             loop {
@@ -281,7 +285,9 @@ impl Fake {
     pub(super) fn kubeconfig_for(&self, folder: &Path, server: SocketAddr, user: &Value) -> PathBuf {
         let (scheme, ca) = match &self.way {
             Way::Plain => ("http", None),
-            Way::Http2(certificate) | Way::Http1(certificate) => ("https", Some(&certificate.ca)),
+            Way::Http2(certificate) | Way::Mutual(certificate) | Way::Http1(certificate) => {
+                ("https", Some(&certificate.ca))
+            }
         };
         let mut cluster = json!({ "server": format!("{scheme}://{server}") });
         if let Some(ca) = ca {
@@ -316,18 +322,26 @@ impl Drop for Fake {
     }
 }
 
-fn acceptor(certificate: &Certificate, protocols: &[&[u8]]) -> TlsAcceptor {
+fn acceptor(certificate: &Certificate, protocols: &[&[u8]], mutual: bool) -> TlsAcceptor {
     let chain: Vec<_> = CertificateDer::pem_file_iter(&certificate.cert)
         .expect("the certificate")
         .collect::<Result<_, _>>()
         .expect("the certificate");
     let key = PrivateKeyDer::from_pem_file(&certificate.key).expect("the key");
-    let mut config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .expect("a version")
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .expect("a certificate and its key");
+        .expect("a version");
+    let builder = if mutual {
+        let mut roots = rustls::RootCertStore::empty();
+        let ca = CertificateDer::from_pem_file(&certificate.ca).expect("the authority");
+        roots.add(ca).expect("the authority");
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().expect("roots");
+        builder.with_client_cert_verifier(clients)
+    } else {
+        builder.with_no_client_auth()
+    };
+    let mut config = builder.with_single_cert(chain, key).expect("a certificate and its key");
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     TlsAcceptor::from(Arc::new(config))
 }

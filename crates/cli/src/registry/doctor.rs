@@ -1,6 +1,7 @@
 //! `metaroute registry doctor`: what is wrong with a registry as seen from here, and how to mend it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
@@ -150,7 +151,15 @@ impl Doctor {
             }
             Err(error) => {
                 let failed = error.kind() != ErrorKind::Unsupported;
-                checks.push(Check::failed("access", &error));
+                let refused = Check::failed("access", &error);
+                let kubernetes = source.urls().iter().any(|url| url.scheme() == Scheme::Kubernetes);
+                checks.push(match error.kind() {
+                    ErrorKind::Invalid if kubernetes => refused.hint("check the kubeconfig, its contexts and the namespace"),
+                    ErrorKind::Denied if kubernetes => refused.hint(
+                        "a Role must allow `list` and `watch` of `endpointslices` in `discovery.k8s.io` to whom the token is for",
+                    ),
+                    _ => refused,
+                });
                 if failed {
                     return;
                 }
@@ -215,6 +224,7 @@ fn elsewhere(source: &Source) -> String {
         Some(&"etcd" | &"redis" | &"zookeeper") => "another layout (`layout=`) or prefix",
         Some(&"namingserver") => "another namespace (the path); the service is the vgroup",
         Some(&"sofa") => "another group (`group=`) or instance id",
+        Some(&"k8s") => "another namespace (the path) or context (`context=`)",
         Some(&"consul") => "another datacenter (`dc=`), or the token may not see it",
         _ => "another place",
     };
@@ -247,6 +257,7 @@ fn port(scheme: Scheme) -> Option<u16> {
         Scheme::NamingServer => 8081,
         Scheme::SeataRaft => 7091,
         Scheme::Sofa => 9603,
+        Scheme::Kubernetes => 6443,
         _ => return None,
     })
 }
@@ -266,6 +277,16 @@ async fn servers(url: &RegistryUrl, checks: &mut Vec<Check>) {
             });
         }
         return;
+    };
+    if scheme == Scheme::Kubernetes && url.hosts().is_empty() {
+        checks.push(cluster(url));
+        return;
+    }
+    let plain = scheme == Scheme::Kubernetes && url.param("tls") == Some("false");
+    let usual = if plain { 8001 } else { usual };
+    let encrypted = match scheme {
+        Scheme::Kubernetes => !plain,
+        _ => url.tls() || matches!(url.param("tls"), Some("true" | "")),
     };
     let mut ports = vec![None];
     if scheme == Scheme::Nacos && url.param("api") != Some("http") {
@@ -293,7 +314,7 @@ async fn servers(url: &RegistryUrl, checks: &mut Vec<Check>) {
                         Verdict::Ok,
                         format!("{place}{what} accepts connections, {} ms", took.as_millis()),
                     ));
-                    if kind.is_none() && !url.tls() && !matches!(url.param("tls"), Some("true" | "")) {
+                    if kind.is_none() && !encrypted {
                         clock(url, &place, &mut stream, checks).await;
                     }
                 }
@@ -314,6 +335,37 @@ async fn servers(url: &RegistryUrl, checks: &mut Vec<Check>) {
     }
 }
 
+/// Where the address of a Kubernetes cluster is written, when it does not stand in ours.
+fn cluster(url: &RegistryUrl) -> Check {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    let usual = || Some(PathBuf::from(set("HOME")?).join(".kube/config")).filter(|file| file.is_file());
+    let said = match (url.param("kubeconfig"), set("KUBECONFIG")) {
+        (Some(file), _) => match std::fs::metadata(file) {
+            Ok(_) => format!("the cluster is that of the kubeconfig {file}"),
+            Err(error) => {
+                return Check::new("server", Verdict::Error, format!("{file}: {error}"))
+                    .hint("`kubeconfig=` names a file that this process can read");
+            }
+        },
+        (None, Some(files)) => format!("the cluster is that of KUBECONFIG, {}", files.display()),
+        (None, None) => match (usual(), set("KUBERNETES_SERVICE_HOST")) {
+            (Some(file), _) => format!("the cluster is that of the kubeconfig {}", file.display()),
+            (None, Some(host)) if url.param("context").is_none() => {
+                format!("the cluster is the one that runs this process, at {}", host.display())
+            }
+            _ => {
+                return Check::new(
+                    "server",
+                    Verdict::Error,
+                    "there is no kubeconfig, and no cluster runs this process",
+                )
+                .hint("name a file with `kubeconfig=`, or a server: k8s://HOST:6443/NAMESPACE");
+            }
+        },
+    };
+    Check::new("server", Verdict::Ok, said)
+}
+
 async fn connect(place: &str) -> Result<(TcpStream, Duration), String> {
     let addresses: Vec<SocketAddr> = match tokio::time::timeout(CONNECT_WITHIN, tokio::net::lookup_host(place)).await {
         Ok(Ok(found)) => found.collect(),
@@ -332,7 +384,13 @@ async fn connect(place: &str) -> Result<(TcpStream, Duration), String> {
 async fn clock(url: &RegistryUrl, place: &str, stream: &mut TcpStream, checks: &mut Vec<Check>) {
     let question = match url.scheme() {
         Scheme::Redis if url.password().is_none() => "TIME\r\n".to_owned(),
-        Scheme::Consul | Scheme::Eureka | Scheme::Nacos | Scheme::NamingServer | Scheme::SeataRaft | Scheme::Sofa => {
+        Scheme::Consul
+        | Scheme::Eureka
+        | Scheme::Nacos
+        | Scheme::NamingServer
+        | Scheme::SeataRaft
+        | Scheme::Sofa
+        | Scheme::Kubernetes => {
             format!("GET / HTTP/1.0\r\nHost: {place}\r\n\r\n")
         }
         _ => return,

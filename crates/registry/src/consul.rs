@@ -9,10 +9,11 @@
 //! | parameter | meaning | default |
 //! |---|---|---|
 //! | `token` | ACL token; better `env:NAME` or `file:PATH` than written out | none |
-//! | `dc`, `ns`, `partition` | datacenter; namespace and partition (Consul Enterprise) | the agent's |
+//! | `dc`, `ns`, `partition` | datacenter; namespace and partition (Consul Enterprise, any other refuses them) | the agent's |
 //! | `ttl` | how long a registration passes without a beat; a beat is sent every third of it | `15s` |
 //! | `deregister-after` | how long after that Consul forgets the instance (Consul's least is one minute) | `1m` |
 //! | `tags` | tags for what is registered here, separated by commas | none |
+//! | `consistency` | of reading: `default` (the leader answers), `stale` (any server, also one that has lost its leader), `consistent` (the leader, after asking the others) | `default` |
 //! | `wait` | how long a blocking query may block; also how soon a dead connection is noticed | `10s` |
 //! | `layout` | `metaroute` or `seata` | `metaroute` |
 //! | `tls`, `ca`, `cert`, `key` | HTTPS, the authority to trust, a client certificate | off |
@@ -47,7 +48,11 @@
 //! last instance went is empty. A list that is empty because a token (or the lack of one) hides everything is an error, not
 //! an empty list. An agent accepts 200 connections from one address; beyond 100 watches they take turns of a second.
 //!
-//! Proven against Consul 1.14.11 (the last under the MPL) and Spring Cloud Consul; namespaces and partitions are unproven.
+//! **Many.** An agent takes registrations and deregistrations one after the other, each about a millisecond of its own: a
+//! thousand take a second or two, and a good part of a minute on a machine without a processor to spare.
+//!
+//! Proven against Consul 1.14.11 (the last under the MPL), with access control and with TLS and client certificates, Spring
+//! Cloud Consul and py-consul; several servers, namespaces and partitions are unproven.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -106,6 +111,8 @@ pub(crate) struct Consul {
     /// `dc`, `ns` and `partition`, where given.
     scope: Vec<(&'static str, String)>,
     layout: Layout,
+    /// `stale` or `consistent`, where it is not the usual.
+    consistency: Option<&'static str>,
     tags: Vec<String>,
     ttl: Duration,
     deregister_after: Duration,
@@ -176,6 +183,15 @@ impl Consul {
             Some("seata") => Layout::Seata,
             Some(other) => return Err(bad(format!("parameter `layout={other}`: expected `metaroute` or `seata`"))),
         };
+        let consistency = match params.text("consistency") {
+            None | Some("default") => None,
+            Some("stale") => Some("stale"),
+            Some("consistent") => Some("consistent"),
+            Some(other) => {
+                let expected = "expected `default`, `stale` or `consistent`";
+                return Err(bad(format!("parameter `consistency={other}`: {expected}")));
+            }
+        };
         let tags = params.text("tags").unwrap_or_default().split(',').map(str::trim);
         let tags = tags.filter(|tag| !tag.is_empty()).map(str::to_owned).collect();
         let ttl = params.duration("ttl", Duration::from_secs(15))?;
@@ -196,6 +212,7 @@ impl Consul {
             token,
             scope,
             layout,
+            consistency,
             tags,
             ttl,
             deregister_after,
@@ -400,8 +417,13 @@ impl Consul {
         Err(DriverError::new(ErrorKind::Invalid, message))
     }
 
+    /// Parameters of everything that is read from the servers.
+    fn reading(&self) -> Vec<(&'static str, String)> {
+        self.consistency.map(|name| (name, String::new())).into_iter().collect()
+    }
+
     async fn names(&self) -> Result<Vec<Box<str>>, DriverError> {
-        let response = self.call(Method::GET, "/v1/catalog/services", |r| r).await?;
+        let response = self.call(Method::GET, "/v1/catalog/services", |r| r.query(&self.reading())).await?;
         if !response.status().is_success() {
             return Err(self.refused(response).await);
         }
@@ -439,7 +461,8 @@ impl Consul {
         let timeout = if blocks { wait + wait / 16 + WAIT_SLACK } else { CALL_TIMEOUT };
         // Asked for an order, which means nothing here, an agent asks a server instead of the copy that it lets a server stream
         // to it. A change made while such a copy begins can be missing from it for good (seen in 1.14.11).
-        let mut query = vec![("near", "_agent".to_owned())];
+        let mut query = self.reading();
+        query.push(("near", "_agent".to_owned()));
         if blocks {
             query.push(("index", place.index.to_string()));
             query.push(("wait", go_duration(wait)));
@@ -456,6 +479,7 @@ impl Consul {
         let index = response.headers().get("x-consul-index").and_then(|value| value.to_str().ok()?.parse().ok());
         let index: u64 = index.unwrap_or(1).max(1);
         let hidden = self.hidden(&response);
+        let leaderless = response.headers().get("x-consul-knownleader").is_some_and(|known| known == "false");
         let entries: Vec<Value> = read(response).await?;
         let state = match (entries.is_empty(), hidden) {
             (true, Some(why)) => return Err(why),
@@ -464,6 +488,10 @@ impl Consul {
                 let mut snapshot = entry::read(service, entries, self.layout == Layout::Seata);
                 if let Some(why) = hidden {
                     snapshot.notes.push(entry::note("filtered", format!("some instances are hidden: {why}")));
+                }
+                if leaderless {
+                    let message = "the server that answered knows no leader; the list may be old".to_owned();
+                    snapshot.notes.push(entry::note("no_leader", message));
                 }
                 SeenState::Service(snapshot)
             }

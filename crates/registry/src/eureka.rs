@@ -41,8 +41,8 @@
 //!
 //! **Lossy.** Kinds of metadata values (everything becomes text); whether a switched-off instance is healthy.
 //!
-//! Proven against the Eureka server and client of Spring Cloud 2025.0.0, two servers that replicate each other included; basic
-//! authentication against a gate before that server.
+//! Proven against the Eureka server and client of Spring Cloud 2025.0.0, two servers that replicate each other included, and
+//! py-eureka-client; basic authentication against a gate before that server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

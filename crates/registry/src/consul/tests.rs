@@ -20,6 +20,7 @@ fn instance(address: &str) -> Instance {
 fn addresses_are_checked_before_anything_is_sent() {
     assert!(refusal_of("consul://h?tokn=x").contains("did you mean `token`?"));
     assert!(refusal_of("consul://h?layout=dubbo").contains("`metaroute` or `seata`"));
+    assert!(refusal_of("consul://h?consistency=strong").contains("`stale` or `consistent`"));
     assert!(refusal_of("consul://h/dc1").contains("?dc=NAME"));
     assert!(refusal_of("consul://me:secret@h").contains("?token=env:NAME"));
     assert!(refusal_of("consul://h?wait=1ms").contains("1s to 10m"));

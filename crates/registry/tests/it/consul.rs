@@ -242,6 +242,8 @@ async fn an_empty_list_because_of_access_control_is_an_error() {
     let error = expired.instances("web").await.expect_err("no such token");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(!error.to_string().contains("00000000dead"), "{error}");
+    let view = see(&expired, "web", "a refusal", |view| view.state == State::Stale).await;
+    assert_eq!(view.error.map(|error| error.kind()), Some(ErrorKind::Denied));
     let mut refused = anonymous.register("web", instance("10.0.0.2:80")).expect("valid");
     assert_eq!(refused.registered().await.expect_err("refused").kind(), ErrorKind::Denied);
     for registry in [anonymous, half, expired, whole] {
@@ -560,7 +562,7 @@ async fn dimensions_that_an_agent_does_not_have_are_refused_by_name() {
 type Scripted = (&'static str, &'static [u16]);
 
 /// An agent that answers queries by a script, and counts them.
-async fn scripted(script: impl Fn(u64) -> Scripted + Clone + Send + Sync + 'static) -> (Registry, Arc<AtomicUsize>) {
+async fn scripted(script: impl Fn(u64) -> Scripted + Clone + Send + Sync + 'static) -> (Agent, Arc<AtomicUsize>) {
     use axum::extract::RawQuery;
     let queries = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&queries);
@@ -577,13 +579,15 @@ async fn scripted(script: impl Fn(u64) -> Scripted + Clone + Send + Sync + 'stat
             .iter()
             .map(|port| json!({ "Node": {}, "Service": { "ID": format!("web-{port}"), "Address": "10.0.0.1", "Port": port } }))
             .collect();
-        ([("X-Consul-Index", index)], axum::Json(entries))
+        // A server that answers although it has lost its leader.
+        let leader = if query.split('&').any(|pair| pair == "stale=") { "false" } else { "true" };
+        ([("X-Consul-Index", index), ("X-Consul-KnownLeader", leader)], axum::Json(entries))
     };
     let router = axum::Router::new().route("/v1/health/service/web", axum::routing::get(answer));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (Agent(port).registry(""), queries)
+    (Agent(port), queries)
 }
 
 fn ports(view: &View) -> Vec<u16> {
@@ -610,13 +614,14 @@ async fn sorted_queries_are_not_answered_from_an_agents_copy() {
 #[tokio::test]
 async fn an_index_that_went_back_starts_over() {
     let begun = Arc::new(AtomicUsize::new(0));
-    let (registry, _) = scripted(move |index| match index {
+    let (agent, _) = scripted(move |index| match index {
         0 if begun.fetch_add(1, Ordering::Relaxed) == 0 => ("100", &[1]),
         0 => ("40", &[1, 2]),
         100 => ("40", &[]),
         _ => ("41", &[1, 2, 3]),
     })
     .await;
+    let registry = agent.registry("");
     let mut seen = registry.subscribe("web");
     let mut told = Vec::new();
     while told.last().is_none_or(|last: &Vec<u16>| last.len() < 3) {
@@ -631,7 +636,8 @@ async fn an_index_that_went_back_starts_over() {
 #[tokio::test]
 async fn an_index_that_is_none_does_not_spin() {
     for index in ["0", "none"] {
-        let (registry, queries) = scripted(move |_| (index, &[1])).await;
+        let (agent, queries) = scripted(move |_| (index, &[1])).await;
+        let registry = agent.registry("");
         let mut seen = registry.subscribe("web");
         seen.changed().await.expect("open");
         queries.store(0, Ordering::Relaxed);
@@ -640,6 +646,28 @@ async fn an_index_that_is_none_does_not_spin() {
         let queries = queries.load(Ordering::Relaxed);
         assert!((10..=45).contains(&queries), "{queries}");
         assert_eq!(seen.current().state, State::Fresh);
+        registry.shutdown(SEEN).await;
+    }
+}
+
+/// Who asks for stale answers gets them from a server without a leader, too, and is told.
+#[tokio::test]
+async fn stale_answers_are_asked_for_by_name() {
+    let consul = require!(Consul::start());
+    let agent = Agent::of(&consul);
+    agent.put("/v1/agent/service/register", json!({ "Name": "web", "Port": 80 })).await;
+    for consistency in ["default", "stale", "consistent"] {
+        let registry = agent.registry(&format!("&consistency={consistency}"));
+        let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+        assert_eq!(view.snapshot.expect("a list").notes, []);
+        assert!(registry.services().await.expect("a list").contains(&"web".into()));
+        registry.shutdown(SEEN).await;
+    }
+    let (agent, _) = scripted(|_| ("7", &[1])).await;
+    for (consistency, notes) in [("stale", vec!["no_leader"]), ("default", vec![])] {
+        let registry = agent.registry(&format!("&consistency={consistency}"));
+        let (list, _) = registry.instances("web").await.expect("an answer").expect("known");
+        assert_eq!(list.notes.iter().map(|note| note.code).collect::<Vec<_>>(), notes);
         registry.shutdown(SEEN).await;
     }
 }

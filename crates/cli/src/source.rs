@@ -297,6 +297,9 @@ pub(crate) fn no_place(error: &NoPlace) -> Failure {
     let failure = Failure::usage("unsupported_registry", chain(error));
     match error {
         NoPlace::NotARegistry(_) => failure.hint("name the registry: --from REGISTRY_URL"),
+        NoPlace::NoList(cluster) => failure.hint(format!(
+            "write `service.{cluster}.grouplist` (Spring: `seata.service.grouplist.{cluster}`), or name the registry: --from REGISTRY_URL"
+        )),
         _ => failure,
     }
 }

@@ -207,6 +207,8 @@ pub struct SeataConfig {
     pub tx_service_group: String,
     /// `service.vgroupMapping`: transaction service group → cluster.
     pub vgroup_mapping: BTreeMap<String, String>,
+    /// `service.<cluster>.grouplist`: cluster → addresses as written, for the registry type `file`.
+    pub grouplist: BTreeMap<String, String>,
     /// Where our reading differs from what somebody may expect: unknown keys, values that mean nothing, keys the
     /// original ignores. In the order found.
     pub notes: Vec<Note>,
@@ -338,6 +340,7 @@ impl Reader {
             rules.rules = routers;
         }
         let vgroup_mapping = self.vgroup_mapping();
+        let grouplist = self.grouplist();
         let tx_service_group = self.tx_service_group();
         SeataConfig {
             metadata,
@@ -349,6 +352,7 @@ impl Reader {
             spring: self.flavour == Flavour::Spring,
             tx_service_group,
             vgroup_mapping,
+            grouplist,
             notes: self.notes,
         }
     }
@@ -655,6 +659,25 @@ impl Reader {
             for group in [DEFAULT_GROUP, OLD_DEFAULT_GROUP] {
                 out.insert(group.to_owned(), "default".to_owned());
             }
+        }
+        out
+    }
+
+    /// Plain Java writes `service.<cluster>.grouplist`, Spring `service.grouplist.<cluster>`.
+    fn grouplist(&mut self) -> BTreeMap<String, String> {
+        let mut out = BTreeMap::new();
+        if self.flavour == Flavour::Plain {
+            for (name, _, text) in self.section("service", false) {
+                if let Some((cluster, "grouplist")) = name.rsplit_once('.') {
+                    out.insert(cluster.to_owned(), text);
+                }
+            }
+        }
+        for (cluster, _, text) in self.section("service.grouplist", false) {
+            out.insert(cluster, text);
+        }
+        if out.is_empty() && self.flavour == Flavour::Spring {
+            out.insert("default".to_owned(), "127.0.0.1:8091".to_owned());
         }
         out
     }

@@ -16,6 +16,7 @@ pub(crate) fn open(url: &RegistryUrl) -> Result<Arc<dyn Driver>, ConnectError> {
     Ok(match url.scheme() {
         Scheme::File => Arc::new(FileDriver::new(url.path(), FileOptions::default())),
         Scheme::Memory => Arc::new(Memory::new()),
+        Scheme::Static => Arc::new(crate::fixed::Fixed::new(url)?),
         #[cfg(feature = "dns")]
         Scheme::DnsSrv => Arc::new(crate::dns::Dns::new(url)?),
         #[cfg(feature = "eureka")]

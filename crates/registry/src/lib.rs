@@ -21,6 +21,7 @@ mod etcd;
 #[cfg(feature = "eureka")]
 mod eureka;
 pub mod file;
+mod fixed;
 pub mod fleet;
 #[cfg(feature = "http")]
 #[allow(dead_code, reason = "not every back end needs all of it")]

@@ -147,7 +147,7 @@ impl Registry {
     /// As [`connect`](Self::connect).
     pub fn connect_with(url: &RegistryUrl, options: Options) -> Result<Self, ConnectError> {
         let cache = match url.scheme() {
-            Scheme::File | Scheme::Memory => None,
+            Scheme::File | Scheme::Memory | Scheme::Static => None,
             _ => options.cache_dir.clone().map(|folder| cache::Cache::new(folder, &url.to_string())),
         };
         Ok(Self::over(crate::backend::open(url)?, options, cache))

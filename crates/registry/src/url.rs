@@ -3,6 +3,7 @@
 //! ```text
 //! fleet.yaml   ./fleet.yaml   file:fleet.yaml   file:///etc/fleet.yaml        a fleet file
 //! memory:                                                                     this process
+//! static://10.0.0.1:80,10.0.0.2:80                                            these addresses
 //! nacos://USER:PASSWORD@HOST:8848,HOST2:8848/public?group=G&cluster=C         a server, or several of one cluster
 //! ```
 //!
@@ -25,6 +26,8 @@ pub enum Scheme {
     File,
     /// This process.
     Memory,
+    /// Addresses in the address itself.
+    Static,
     /// Nacos.
     Nacos,
     /// Consul.
@@ -49,9 +52,10 @@ pub enum Scheme {
     DnsSrv,
 }
 
-const SCHEMES: [(&str, Scheme); 17] = [
+const SCHEMES: [(&str, Scheme); 18] = [
     ("file", Scheme::File),
     ("memory", Scheme::Memory),
+    ("static", Scheme::Static),
     ("nacos", Scheme::Nacos),
     ("consul", Scheme::Consul),
     ("eureka", Scheme::Eureka),
@@ -78,7 +82,7 @@ impl Scheme {
     /// Whether this build can connect to it.
     pub fn is_built_in(self) -> bool {
         match self {
-            Self::File | Self::Memory => true,
+            Self::File | Self::Memory | Self::Static => true,
             Self::Nacos => cfg!(feature = "nacos"),
             Self::Consul => cfg!(feature = "consul"),
             Self::Eureka => cfg!(feature = "eureka"),

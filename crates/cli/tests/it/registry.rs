@@ -300,9 +300,13 @@ fn a_seata_configuration_names_registry_cluster_and_metadata() {
     owner.signal(Signal::TERM);
     assert_eq!(owner.next()["event"], "deregistered");
     assert_eq!(owner.end(), Some(0));
-    // Addresses in the configuration itself are no registry.
-    let none = fleet.file("file.properties", "seata.registry.type=file");
-    let run = metaroute(["route", "explain", "shop", "--seata", &none, "--format", "json"]);
+    // Addresses in the configuration itself are a list that does not change, for the clusters that have one.
+    let listed =
+        "registry { type = \"file\" }\nservice { vgroupMapping.shop = \"hz\"\n hz.grouplist = \"10.0.0.9:8091\" }";
+    let listed = fleet.file("file.conf", listed);
+    let run = metaroute(["route", "pick", "shop", "--seata", &listed, "--format", "json"]);
+    assert_eq!((run.status, &run.json()["picks"][0]["address"]), (0, &json!("10.0.0.9:8091")), "{run:?}");
+    let run = metaroute(["route", "pick", "other", "--seata", &listed, "--format", "json"]);
     assert_eq!((run.status, &run.error()["code"]), (2, &json!("unsupported_registry")), "{run:?}");
     let run = metaroute(["route", "explain", "shop", "--format", "json"]);
     assert_eq!((run.status, &run.error()["code"]), (2, &json!("missing_argument")), "{run:?}");

@@ -115,7 +115,7 @@ pub(super) fn check(properties: &Properties, spring: bool, notes: &mut Vec<Note>
             }
         } else if at(0, "registry") && segments.len() > 1 && !is(1, &REGISTRY) {
             complain(1, &REGISTRY);
-        } else if at(0, "service") && segments.len() > 1 && !is(1, &SERVICE) {
+        } else if at(0, "service") && segments.len() > 1 && !is(1, &SERVICE) && !at(2, "grouplist") {
             complain(1, &SERVICE);
         }
     }

@@ -27,9 +27,12 @@ pub struct Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoPlace {
-    /// Addresses stand in the configuration itself, or a class of the user's finds them.
+    /// A class of the user's finds the servers, or a server with addresses in its configuration registers nowhere.
     #[error("registry type `{0}` is no registry that others can ask")]
     NotARegistry(RegistryType),
+    /// The registry is of type `file`, and there are no addresses of the cluster.
+    #[error("registry type `file` has no addresses of cluster `{0}`: there is no `grouplist` for it")]
+    NoList(String),
     /// The settings make no address.
     #[error("the settings of registry type `{kind}` make no address")]
     Address {
@@ -59,7 +62,7 @@ impl SeataConfig {
     /// When there is none, or the settings of one make no address.
     pub fn registrations(&self) -> Result<Vec<Place>, NoPlace> {
         let kinds = &self.registry.types;
-        if kinds.is_empty() {
+        if kinds.is_empty() || kinds.contains(&RegistryType::File) {
             return Err(NoPlace::NotARegistry(RegistryType::File));
         }
         kinds
@@ -74,8 +77,20 @@ impl SeataConfig {
             .collect()
     }
 
+    /// The addresses that stand in the configuration.
+    fn fixed(&self, cluster: &str) -> Result<Place, NoPlace> {
+        let kind = RegistryType::File;
+        let list = self.grouplist.get(cluster).filter(|list| !list.trim().is_empty());
+        let list = list.ok_or_else(|| NoPlace::NoList(cluster.to_owned()))?;
+        let url = Writer::new("static", list).text().parse().map_err(|source| NoPlace::Address { kind, source })?;
+        Ok(Place { kind, url, service: cluster.to_owned(), cluster: None })
+    }
+
     /// `name` is the cluster, at the NamingServer the group.
     fn place(&self, kind: RegistryType, name: &str) -> Result<Place, NoPlace> {
+        if kind == RegistryType::File {
+            return self.fixed(name);
+        }
         let none = RegistrySettings::default();
         let settings = self.registry.settings.get(&kind).unwrap_or(&none);
         let url = registry_url(kind, settings, name, self.spring)?;
@@ -347,6 +362,37 @@ mod tests {
         );
     }
 
+    /// What is in the `file.conf` and the `application.yml` of most who try Seata.
+    #[test]
+    fn addresses_in_the_configuration_are_a_list_that_does_not_change() {
+        check(
+            &["seata.registry.type=file", "seata.service.grouplist.hz=10.0.0.1:8091;10.0.0.2:8091"],
+            "static://10.0.0.1:8091,10.0.0.2:8091",
+            "hz",
+            None,
+        );
+        // Without a word about registries it is this one, and the starter knows one address.
+        let starter = config(&["seata.application-id=x"]);
+        assert_eq!(starter.lookup("default_tx_group").unwrap().url.to_string(), "static://127.0.0.1:8091");
+        let text = "registry { type = \"file\" }
+            service {
+              vgroupMapping.default_tx_group = \"default\"
+              default.grouplist = \"127.0.0.1:8091\"
+              my-cluster.grouplist = \"10.0.0.1:8091\"
+            }";
+        let conf = SeataConfig::parse("file.conf", text, Format::Conf, &Surroundings::none()).unwrap();
+        assert_eq!(conf.lookup("default_tx_group").unwrap().url.to_string(), "static://127.0.0.1:8091");
+        assert_eq!(conf.lookup("my-cluster").unwrap().url.to_string(), "static://10.0.0.1:8091");
+        assert_eq!(conf.lookup("other"), Err(NoPlace::NoList("other".into())));
+        assert_eq!(conf.notes, [], "{:?}", conf.notes);
+        let text = "service.vgroupMapping.g=hz\nservice.hz.grouplist=10.0.0.1:8091";
+        let import = SeataConfig::parse("config.txt", text, Format::Properties, &Surroundings::none()).unwrap();
+        assert_eq!(import.lookup("g").unwrap().url.to_string(), "static://10.0.0.1:8091");
+        assert_eq!(import.notes, [], "{:?}", import.notes);
+        let bad = config(&["seata.registry.type=file", "seata.service.grouplist.g=a:99999"]);
+        assert!(matches!(bad.lookup("g"), Err(NoPlace::Address { .. })));
+    }
+
     #[test]
     fn plain_java_has_its_own_default() {
         let text = "registry.type=nacos";
@@ -369,9 +415,11 @@ mod tests {
 
     #[test]
     fn what_is_no_registry_says_so_and_no_secret_shows() {
+        let custom = config(&["seata.registry.type=custom"]);
+        assert_eq!(custom.lookup("g"), Err(NoPlace::NotARegistry(RegistryType::Custom)));
         let file = config(&["seata.registry.type=file"]);
-        assert_eq!(file.lookup("g"), Err(NoPlace::NotARegistry(RegistryType::File)));
-        assert_eq!(config(&["seata.application-id=x"]).lookup("g"), Err(NoPlace::NotARegistry(RegistryType::File)));
+        assert_eq!(file.registrations(), Err(NoPlace::NotARegistry(RegistryType::File)));
+        assert_eq!(file.lookup("g"), Err(NoPlace::NoList("g".into())));
         let bad = config(&[
             "seata.registry.type=nacos",
             "seata.registry.nacos.server-addr=a:99999",

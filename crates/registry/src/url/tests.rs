@@ -37,6 +37,7 @@ fn every_scheme_is_read() {
     for (text, scheme, hosts, path) in [
         ("nacos://127.0.0.1:8848/public?group=SEATA_GROUP&cluster=default", Scheme::Nacos, "127.0.0.1:8848", "public"),
         ("consul://c.example", Scheme::Consul, "c.example", ""),
+        ("static://h:80,i:81", Scheme::Static, "h:80,i:81", ""),
         ("zookeeper://a:2181,b:2181/chroot/x?layout=seata", Scheme::Zookeeper, "a:2181,b:2181", "chroot/x"),
         ("zk://a", Scheme::Zookeeper, "a", ""),
         ("etcd://[::1]:2379/", Scheme::Etcd, "[::1]:2379", ""),

@@ -1,6 +1,7 @@
 //! Kubernetes: the endpoints of Services, found through their EndpointSlices and not registered.
 //!
-//! A build has it with the cargo feature `kubernetes`, which is not among the default ones.
+//! A build has it with the cargo feature `kubernetes`, which is not among the default ones. Programs that use the crate `k8s-openapi`
+//! themselves take `kubernetes-any` instead, because the version of the API is theirs to choose.
 //!
 //! ```text
 //! k8s://                                      the cluster and namespace that kubectl would use here, or that run this pod
@@ -94,8 +95,8 @@
 //!
 //! # Proven against
 //!
-//! A strict double of the API server, because no real one can be run in tests, that the real `kubectl` 1.20 works with: it applies,
-//! edits and deletes slices that are followed here. What a real server decides beyond that is unproven.
+//! A strict double of the API server, because no real one can be run in tests, that the real `kubectl` (1.20 and 1.33) works with: it applies,
+//! edits and deletes slices that are followed here, also through its own `kubectl proxy`. What a real server decides beyond that is unproven.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,7 @@
 //! Kubernetes against a strict double of the API server ([`fake`]), changed by the tests and by the real `kubectl`.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +13,8 @@ use metaroute_core::resilience::backoff::Policy;
 use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
-use test_support::{Proxy, Scratch, program, require};
+use test_support::dialogue::Dialogue;
+use test_support::{Proxy, Scratch, processor_time, program, require};
 
 mod fake;
 
@@ -607,6 +609,46 @@ async fn a_server_restart_loses_nothing() {
     registry.shutdown(SEEN).await;
 }
 
+/// And with `METAROUTE_MEASURE=FILE` how soon, as `conformance` measures it for the others.
+#[tokio::test]
+async fn changes_reach_subscribers_soon() {
+    let scratch = Scratch::new("k8s-soon");
+    let fake = require!(start(&scratch));
+    let registry = by_kubeconfig(&fake, scratch.path(), "");
+    let measured = std::env::var_os("METAROUTE_MEASURE");
+    let mut seen = registry.subscribe("web");
+    let mut times = Vec::new();
+    for round in 0..if measured.is_some() { 100 } else { 10 } {
+        let started = Instant::now();
+        let host = format!("10.0.0.{}", round + 1);
+        fake.put("payments", slice("web-a", "web", &[&host]));
+        let there = |view: &View| addresses(view).contains(&format!("{host}:8080"));
+        tokio::time::timeout(NOTICED, seen.wait_for(there)).await.expect("in time").expect("open");
+        times.push(started.elapsed());
+    }
+    times.sort();
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("kubernetes from change to subscriber: median {median:?}, worst {worst:?}");
+    assert!(median < Duration::from_secs(1), "{times:?}");
+    if let Some(file) = measured {
+        let names: Vec<String> = (0..100).map(|n| format!("idle-{n}")).collect();
+        let mut idle: Vec<_> = names.iter().map(|name| registry.subscribe(name)).collect();
+        for one in &mut idle {
+            one.wait_for(|view| view.state != State::Unresolved).await.expect("open");
+        }
+        let (time, before) = (Duration::from_secs(20), processor_time(None));
+        tokio::time::sleep(time).await;
+        let used = (processor_time(None) - before).as_secs_f64() / time.as_secs_f64();
+        let line = json!({
+            "registry": "kubernetes", "rounds": times.len(), "p50_ms": median.as_secs_f64() * 1e3,
+            "p99_ms": times[times.len() - 2].as_secs_f64() * 1e3, "idle_100_percent_of_a_core": used * 100.0,
+        });
+        let mut out = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
+        writeln!(out, "{line}").expect("written");
+    }
+    registry.shutdown(SEEN).await;
+}
+
 /// More watches than a server allows on one connection, and more endpoints than one slice has.
 #[tokio::test]
 async fn many_services_and_many_endpoints() {
@@ -721,6 +763,16 @@ async fn what_kubectl_does_is_seen() {
         }
     };
     println!("{}", run(&["version"], None).await.replace('\n', " "));
+    // The same through its proxy, as people who have no token of their own do it.
+    let mut command = Command::new(&kubectl);
+    command.args(["proxy", "--port=0"]).env("KUBECONFIG", &file).env("HOME", &folder);
+    let started = tokio::task::spawn_blocking(|| Dialogue::start("kubectl-proxy", command));
+    let (proxy, line) = started.await.expect("it starts");
+    let address = line.rsplit(' ').next().unwrap_or_default();
+    let proxied = connect(&format!("k8s://{address}/payments?tls=false"));
+    let _followed_too = proxied.subscribe("billing");
+    see(&proxied, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
+
     let registry = connect(&format!("k8s://?kubeconfig={}", file.display()));
     let _followed = registry.subscribe("billing");
     see(&registry, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
@@ -751,6 +803,7 @@ endpoints: [{addresses: [192.0.2.7], zone: eu-1a}]
         .expect("writable");
     run(&["apply", "--validate=false", "-f", &manifest], None).await;
     see(&registry, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
+    see(&proxied, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
     run(&["label", "endpointslices", "billing-vm-1", "version=2.4", "--overwrite"], None).await;
     see(&registry, "billing", "the new label", |view| {
         let all = view.snapshot.iter().flat_map(|snapshot| &snapshot.instances);
@@ -765,6 +818,10 @@ endpoints: [{addresses: [192.0.2.7], zone: eu-1a}]
     assert!(run(&["get", "endpointslices"], None).await.contains("billing-vm-1"));
     run(&["delete", "endpointslices", "billing-vm-1"], None).await;
     see(&registry, "billing", "gone", |view| count(view) == Some(0)).await;
+    see(&proxied, "billing", "gone", |view| count(view) == Some(0)).await;
     assert_eq!(fake.names("payments"), Vec::<String>::new());
-    registry.shutdown(SEEN).await;
+    for registry in [registry, proxied] {
+        registry.shutdown(SEEN).await;
+    }
+    tokio::task::spawn_blocking(|| drop(proxy)).await.expect("it ends");
 }

@@ -183,6 +183,8 @@ impl Fake {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
                 let (router, tls) = (router.clone(), tls.clone());
+                // As Go does for every socket.
+                let _ = stream.set_nodelay(true);
                 tokio::spawn(async move {
                     let service = TowerToHyperService::new(router);
                     let mut http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());

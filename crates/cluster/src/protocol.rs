@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::Stream;
+pub use metaroute_store::Sum;
 use metaroute_store::{TimeKey, Value, Version};
 use serde::Serialize;
 
@@ -251,52 +252,6 @@ pub enum ReadOp {
         /// Go on behind this position.
         after: Option<Position>,
     },
-}
-
-/// An exact sum of integers or decimals, or a sum of floats.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sum {
-    /// Of integers.
-    Integer(i128),
-    /// Of decimals: the sum times 10^`scale`.
-    Decimal {
-        /// Sum times 10^`scale`.
-        unscaled: i128,
-        /// Digits after the point.
-        scale: u8,
-    },
-    /// Of floats, in no particular order.
-    Float(f64),
-}
-
-impl Sum {
-    /// Both together; `None` when it does not fit 128 bits or the kinds differ.
-    pub fn plus(self, other: Sum) -> Option<Sum> {
-        match (self, other) {
-            (Sum::Integer(a), Sum::Integer(b)) => a.checked_add(b).map(Sum::Integer),
-            (Sum::Decimal { unscaled: a, scale }, Sum::Decimal { unscaled: b, scale: other }) if scale == other => {
-                a.checked_add(b).map(|unscaled| Sum::Decimal { unscaled, scale })
-            }
-            (Sum::Float(a), Sum::Float(b)) => Some(Sum::Float(a + b)),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Sum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Sum::Integer(sum) => write!(f, "{sum}"),
-            Sum::Float(sum) => write!(f, "{sum}"),
-            Sum::Decimal { unscaled, scale: 0 } => write!(f, "{unscaled}"),
-            Sum::Decimal { unscaled, scale } => {
-                let scale = usize::from(scale);
-                let digits = format!("{:0>width$}", unscaled.unsigned_abs(), width = scale + 1);
-                let (whole, fraction) = digits.split_at(digits.len() - scale);
-                write!(f, "{}{whole}.{fraction}", if unscaled < 0 { "-" } else { "" })
-            }
-        }
-    }
 }
 
 /// The part of an aggregate a sub-request computed.
@@ -587,17 +542,6 @@ pub fn failed_read(error: ShardError) -> ReadStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sums_print_exactly_and_refuse_to_overflow() {
-        let decimal = |unscaled, scale| Sum::Decimal { unscaled, scale };
-        assert_eq!(decimal(-5, 2).to_string(), "-0.05");
-        assert_eq!(decimal(12_345, 2).to_string(), "123.45");
-        assert_eq!(decimal(7, 0).to_string(), "7");
-        assert_eq!(Sum::Integer(i128::MAX).plus(Sum::Integer(1)), None);
-        assert_eq!(decimal(1, 2).plus(decimal(1, 3)), None);
-        assert_eq!(decimal(1, 2).plus(decimal(2, 2)), Some(decimal(3, 2)));
-    }
 
     #[test]
     fn states_have_one_spelling() {

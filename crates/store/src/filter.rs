@@ -34,11 +34,19 @@ impl Filter {
     /// a literal of another type.
     pub fn new(expression: &expr::Expr, table: &Table) -> Result<Filter, expr::BindError> {
         let schema = table.schema();
-        let program = expression.bind(&mut Names { schema })?;
+        let program = Self::bind(expression, schema)?;
         let mut columns: Vec<usize> = expression.keys().filter_map(|name| schema.ordinal(name)).collect();
         columns.sort_unstable();
         columns.dedup();
         Ok(Filter(Arc::new(Inner { program, columns })))
+    }
+
+    /// Binds an expression against the columns of a schema, for whoever has no table. Key ids are column ordinals.
+    ///
+    /// # Errors
+    /// As [`Filter::new`].
+    pub fn bind(expression: &expr::Expr, schema: &Schema) -> Result<expr::Program, expr::BindError> {
+        expression.bind(&mut Names { schema })
     }
 
     /// Ordinals of the columns it reads, ascending.

@@ -282,7 +282,6 @@ pub struct ColumnAggregate {
 
 /// An exact sum of integers or decimals, or a sum of floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[non_exhaustive]
 pub enum Sum {
     /// Of integers.
     Integer(i128),
@@ -298,10 +297,11 @@ pub enum Sum {
 }
 
 impl Sum {
-    pub(crate) fn plus(self, other: Sum) -> Option<Sum> {
+    /// Both together; `None` when it does not fit 128 bits or the kinds differ.
+    pub fn plus(self, other: Sum) -> Option<Sum> {
         match (self, other) {
             (Sum::Integer(a), Sum::Integer(b)) => a.checked_add(b).map(Sum::Integer),
-            (Sum::Decimal { unscaled: a, scale }, Sum::Decimal { unscaled: b, .. }) => {
+            (Sum::Decimal { unscaled: a, scale }, Sum::Decimal { unscaled: b, scale: other }) if scale == other => {
                 a.checked_add(b).map(|unscaled| Sum::Decimal { unscaled, scale })
             }
             (Sum::Float(a), Sum::Float(b)) => Some(Sum::Float(a + b)),
@@ -323,5 +323,21 @@ impl std::fmt::Display for Sum {
                 if scale == 0 { write!(f, "{sign}{whole}") } else { write!(f, "{sign}{whole}.{fraction}") }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_print_exactly_and_refuse_to_overflow() {
+        let decimal = |unscaled, scale| Sum::Decimal { unscaled, scale };
+        assert_eq!(decimal(-5, 2).to_string(), "-0.05");
+        assert_eq!(decimal(12_345, 2).to_string(), "123.45");
+        assert_eq!(decimal(7, 0).to_string(), "7");
+        assert_eq!(Sum::Integer(i128::MAX).plus(Sum::Integer(1)), None);
+        assert_eq!(decimal(1, 2).plus(decimal(1, 3)), None);
+        assert_eq!(decimal(1, 2).plus(decimal(2, 2)), Some(decimal(3, 2)));
     }
 }

@@ -1,7 +1,7 @@
 //! Names of columns in requests: fields to return and keys of `where`.
 
 use metaroute_expr as expr;
-use metaroute_store::{ColumnType, Schema};
+use metaroute_store::{Filter, Schema};
 
 use crate::failure::{Code, Failure, Place};
 
@@ -38,59 +38,13 @@ fn unknown(store: &Schema, name: &str) -> Failure {
 
 /// Binds a row filter against a store: unknown columns and `$` values are errors, every type is the column's.
 pub(super) fn bind(store: &Schema, filter: &expr::Expr) -> Result<expr::Program, Failure> {
-    filter.bind(&mut Names { store }).map_err(|error| {
-        let code = match error.unsupported.code {
-            "unknown_field" => Code::UnknownField,
-            _ => Code::BadExpression,
+    Filter::bind(filter, store).map_err(|error| {
+        let mut failure = match filter.keys().find(|name| store.ordinal(name).is_none()) {
+            Some(name) if error.unsupported.code == "unknown_field" => unknown(store, name),
+            _ => Failure::new(Code::BadExpression, error.unsupported.message),
         };
-        let mut failure = Failure::new(code, error.unsupported.message);
         failure.at = Some(Place { line: error.line, column: error.column });
-        failure.hint = error.unsupported.hint;
+        failure.hint = failure.hint.or(error.unsupported.hint);
         failure
     })
-}
-
-/// The columns as the expression language asks for them. Key ids are ordinals.
-struct Names<'a> {
-    store: &'a Schema,
-}
-
-impl expr::Schema for Names<'_> {
-    fn key(&mut self, name: &str) -> Result<expr::KeyId, expr::Unsupported> {
-        match self.store.ordinal(name) {
-            Some(at) => Ok(expr::KeyId(at as u32)),
-            None => {
-                let failure = unknown(self.store, name);
-                let error = expr::Unsupported::new(failure.message).with_code("unknown_field");
-                Err(match failure.hint {
-                    Some(hint) => error.with_hint(hint),
-                    None => error,
-                })
-            }
-        }
-    }
-
-    fn attribute(&mut self, attribute: expr::Attribute) -> Result<expr::KeyId, expr::Unsupported> {
-        Err(expr::Unsupported::new(format!("rows have no `$self.{attribute}`")))
-    }
-
-    fn slot(&mut self, scope: expr::SlotScope, name: &str) -> Result<expr::SlotId, expr::Unsupported> {
-        Err(expr::Unsupported::new(format!("`{scope}.{name}` cannot be used to filter rows")))
-    }
-
-    fn declared(&self, name: &str) -> Option<expr::Type> {
-        let at = self.store.ordinal(name)?;
-        Some(match self.store.columns()[at].ty {
-            ColumnType::U64 | ColumnType::I64 | ColumnType::F64 | ColumnType::Decimal { .. } => expr::Type::Number,
-            ColumnType::Bool => expr::Type::Bool,
-            ColumnType::Timestamp { .. } | ColumnType::Datetime { .. } | ColumnType::Date => {
-                expr::Type::Time(expr::TimeUnit::Rfc3339)
-            }
-            _ => expr::Type::Text,
-        })
-    }
-
-    fn infers_types(&self) -> bool {
-        false
-    }
 }

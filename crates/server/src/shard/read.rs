@@ -432,7 +432,7 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
                 let after = after.map(|at| ListPosition { time: at.time, id: at.id });
                 let walk = walk.on(&scope);
                 let found = view.aggregate(&AggregateQuery { walk, tenant, from, to, columns: &columns, after })?;
-                let sums = found.columns.iter().map(|column| column.sum.and_then(sum)).collect();
+                let sums = found.columns.iter().map(|column| column.sum).collect();
                 Ok(Page {
                     next: found.next.map(|at| Position { time: at.time, id: at.id }),
                     // An aggregate is one value per sub-request; the asker goes on behind `next`.
@@ -446,15 +446,6 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
         }
     };
     page.map_err(|error| shard_error(&error))
-}
-
-fn sum(sum: store::Sum) -> Option<Sum> {
-    match sum {
-        store::Sum::Integer(sum) => Some(Sum::Integer(sum)),
-        store::Sum::Decimal { unscaled, scale } => Some(Sum::Decimal { unscaled, scale }),
-        store::Sum::Float(sum) => Some(Sum::Float(sum)),
-        _ => None,
-    }
 }
 
 fn within(time: Option<TimeKey>, from: Option<TimeKey>, to: Option<TimeKey>) -> bool {

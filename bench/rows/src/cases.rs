@@ -55,7 +55,7 @@ pub async fn tombstones() {
     println!("|---|---:|---:|---:|---:|---:|");
     for (name, question) in [
         ("C, by id", json!({"allow": "global", "limit": 2})),
-        ("B, by time", json!({"user_id": 7, "limit": 2, "order": "created_at"})),
+        ("B, by time", json!({"user_id": 7, "limit": 2, "order": "created_at:asc"})),
     ] {
         let (mut question, mut found, mut pages, mut most, mut slowest) = (question, Vec::new(), 0, 0, Duration::ZERO);
         let begun = Instant::now();

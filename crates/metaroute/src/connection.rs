@@ -7,7 +7,8 @@ use std::time::Duration;
 use metaroute_core::Instance;
 use metaroute_registry::several::Combine;
 use metaroute_registry::url::UrlError;
-use metaroute_registry::{DriverError, Options, Registration, Registry, RegistryUrl};
+use metaroute_registry::{DriverError, Options, Registration, Registry, RegistryUrl, WhenReady};
+use tokio::sync::watch;
 
 use crate::live::ServiceBuilder;
 
@@ -149,6 +150,20 @@ impl Connection {
     /// unreachable registry is no error: attempts go on, see [`Registration::state`].
     pub fn register(&self, service: &str, instance: Instance) -> Result<Registration, DriverError> {
         self.shared.registry.register(service, instance)
+    }
+
+    /// The same, but only while `ready` is true: the flag behind a readiness check. It is withdrawn when that turns false, or
+    /// when nobody owns the flag any more, and registered again when it turns true.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register).
+    pub fn register_when(
+        &self,
+        service: &str,
+        instance: Instance,
+        ready: watch::Receiver<bool>,
+    ) -> Result<WhenReady, DriverError> {
+        self.shared.registry.register_when(service, instance, ready)
     }
 
     /// The registry itself, for listing services and looking at instances.

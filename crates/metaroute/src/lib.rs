@@ -83,7 +83,7 @@ pub use metaroute_core::{
 };
 pub use metaroute_core::{explain, expr, extension, resilience, rules};
 pub use metaroute_registry as registry;
-pub use metaroute_registry::{Memory, Registration, RegistrationState, Registry, RegistryUrl};
+pub use metaroute_registry::{Memory, Registration, RegistrationState, Registry, RegistryUrl, WhenReady};
 
 /// Compiles the blocks of the guide.
 #[cfg(all(doctest, feature = "tower"))]

@@ -79,7 +79,7 @@ pub use memory::Memory;
 #[doc(hidden)]
 pub use nacos::read_payload as read_nacos_payload;
 pub use registry::{
-    ConnectError, Drained, Options, Registration, RegistrationState, Registry, State, Subscription, View,
+    ConnectError, Drained, Options, Registration, RegistrationState, Registry, State, Subscription, View, WhenReady,
 };
 pub use url::{RegistryUrl, Scheme};
 #[cfg(feature = "zookeeper")]

@@ -40,9 +40,11 @@ use crate::several::{Combine, Several};
 use crate::url::{RegistryUrl, Scheme};
 
 mod cache;
+mod readiness;
 mod registration;
 mod subscription;
 
+pub use readiness::WhenReady;
 pub use registration::{Drained, Registration, RegistrationState};
 pub use subscription::{Closed, State, Subscription, View};
 

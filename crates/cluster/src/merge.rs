@@ -66,6 +66,11 @@ impl Merge {
         self.sources.len() - 1
     }
 
+    /// Lets a source that has ended and was given out go on, with rows that lie behind everything already given out.
+    pub fn reopen(&mut self, source: SourceNumber) {
+        self.sources[source].end = None;
+    }
+
     /// Takes rows a source has shown, in the walk's order.
     pub fn push(&mut self, source: SourceNumber, rows: Vec<Row>) {
         let sized = rows.into_iter().map(|row| {

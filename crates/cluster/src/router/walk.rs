@@ -54,6 +54,8 @@ pub(super) struct Walk {
     then: Then,
     merge: Merge,
     sources: Vec<Source>,
+    /// Numbers of sources that ended and go on under the next free number.
+    over: Vec<usize>,
     pub(super) ledger: Ledger,
 }
 
@@ -94,6 +96,7 @@ impl Walk {
             order: query.order,
             started: now(),
             sources: Vec::new(),
+            over: Vec::new(),
             inner,
             template,
             topology,
@@ -211,10 +214,19 @@ impl Walk {
         if answered.is_empty() {
             pick.complete(Outcome::Success, started.elapsed());
         } else {
-            // A source's number is its place in both lists.
-            self.merge.add();
             let pick = Some(pick);
-            self.sources.push(Source { sub, answered, first, stream, pick, started, last: None, rows: 0, done: false });
+            let source = Source { sub, answered, first, stream, pick, started, last: None, rows: 0, done: false };
+            match self.over.pop() {
+                Some(number) => {
+                    self.merge.reopen(number);
+                    self.sources[number] = source;
+                }
+                // A source's number is its place in both lists.
+                None => {
+                    self.merge.add();
+                    self.sources.push(source);
+                }
+            }
         }
         moved
     }
@@ -358,10 +370,12 @@ impl Walk {
         more.filter(|sub| !sub.slots.is_empty())
     }
 
-    /// Continues a source under a new number.
+    /// Continues a source that has ended. It leaves its number to what comes next: a long export asks a thousand times, and
+    /// what every one of them kept would add up, buffers of its connection included.
     async fn go_on(&mut self, number: usize, sub: Sub) -> Result<(), Failure> {
         self.ledger.reopened(&sub.slots);
         self.merge.end(number, End::Finished);
+        self.over.push(number);
         self.add(vec![sub]).await
     }
 

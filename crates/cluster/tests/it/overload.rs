@@ -78,6 +78,27 @@ async fn case_38_an_export_holds_a_bounded_part_of_its_rows() {
     }
 }
 
+/// A long export asks each shard many times, and lets go of each answer before the next question.
+#[tokio::test]
+async fn case_38_an_export_holds_one_answer_of_each_shard() {
+    let sim = Sim::new(1, 2);
+    for chunk in spread(100_000, 9).chunks(10_000) {
+        sim.write(chunk.to_vec()).await;
+    }
+    for fake in sim.fakes() {
+        fake.batch.store(1_000, Ordering::Relaxed);
+    }
+    let asked = sim.asked();
+    let mut export = sim.router.export(&sim.query(everything()), &call()).await.expect("begun");
+    let (mut count, mut open) = (0, 0);
+    while let Some(rows) = export.next().await.expect("goes on") {
+        count += rows.len();
+        open = open.max(sim.open());
+    }
+    assert!(sim.asked() - asked >= 6, "{} questions", sim.asked() - asked);
+    assert_eq!((count, open), (100_000, 2));
+}
+
 #[tokio::test]
 async fn an_export_that_loses_a_shard_does_not_finish() {
     let sim = Sim::new(1, 2);

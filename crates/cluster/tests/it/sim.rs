@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use metaroute_cluster::client::{LocalShards, ShardClient};
 use metaroute_cluster::cursor::CursorKeys;
 use metaroute_cluster::protocol::{
@@ -91,6 +92,8 @@ pub(crate) struct FakeShard {
     pub(crate) asked: AtomicUsize,
     /// Reads and writes it is busy with.
     pub(crate) busy: Arc<AtomicUsize>,
+    /// Answers the asker has not let go of.
+    pub(crate) open: Arc<AtomicUsize>,
     /// Rows in one message.
     pub(crate) batch: AtomicUsize,
 }
@@ -383,6 +386,7 @@ impl Shard for Handle {
         shard.asked.fetch_add(1, Ordering::SeqCst);
         let (sender, stream) = read_channel(4);
         let busy = Busy::new(&shard.busy);
+        let open = Busy::new(&shard.open);
         tokio::spawn(async move {
             let _busy = busy;
             let work = shard.answer(request, &sender);
@@ -394,7 +398,10 @@ impl Shard for Handle {
                 let _ = sender.send(Err(error)).await;
             }
         });
-        stream
+        Box::pin(stream.inspect(move |_| {
+            // Lives as long as the stream.
+            let _ = &open;
+        }))
     }
 
     fn write(&self, request: WriteRequest, _deadline: Instant) -> BoxFuture<Result<WriteAnswer, ShardError>> {
@@ -484,6 +491,7 @@ impl Sim {
                     topology: Mutex::new(Arc::clone(&topology)),
                     asked: AtomicUsize::new(0),
                     busy: Arc::default(),
+                    open: Arc::default(),
                     batch: AtomicUsize::new(7),
                 });
                 local.insert(instance.id.clone(), Arc::new(Handle(Arc::clone(&fake))));
@@ -527,6 +535,11 @@ impl Sim {
     /// How many reads all copies are busy with.
     pub(crate) fn busy(&self) -> usize {
         self.fakes().map(|fake| fake.busy.load(Ordering::SeqCst)).sum()
+    }
+
+    /// How many answers of all copies the asker has not let go of.
+    pub(crate) fn open(&self) -> usize {
+        self.fakes().map(|fake| fake.open.load(Ordering::SeqCst)).sum()
     }
 
     pub(crate) fn asked(&self) -> usize {

@@ -40,6 +40,8 @@ pub mod registry;
 mod seata;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod seata_layout;
+#[doc(hidden)]
+pub mod secure;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod segment;
 pub mod several;

@@ -1,18 +1,20 @@
 //! `metaroute registry doctor`: what is wrong with a registry as seen from here, and how to mend it.
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use metaroute_core::Instance;
 use metaroute_registry::{DriverError, ErrorKind, Options, Registry, RegistryUrl, Scheme, View};
 use serde::Serialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::failure::Outcome;
-use crate::output::{BAD, FAINT, GOOD, Out, STRONG, WARN, paint};
+use crate::output::{BAD, FAINT, GOOD, Out, STRONG, WARN, paint, tell};
 use crate::source::{self, Source, chain};
 use crate::status::Status;
 
@@ -22,6 +24,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a change may take until it is seen. Eureka's caches alone take a minute.
 const SEEN_WITHIN: Duration = Duration::from_secs(120);
+/// How long all of the probe may take.
+const PROBE_WITHIN: Duration = Duration::from_secs(240);
 /// Clocks that differ by more are worth a word: certificates, tokens and log lines.
 const SKEW_NOTED: Duration = Duration::from_secs(5);
 /// Services that are looked into when none is named.
@@ -36,7 +40,7 @@ pub(crate) struct Doctor {
     #[arg(value_name = "SERVICE")]
     service: Option<String>,
     /// Also register an instance of weight 0 in a service of its own, change it and take it away, and measure how long
-    /// each takes to be seen
+    /// each takes to be seen; then how long it outlives an owner that is killed. Takes 4 minutes at most
     #[arg(long)]
     probe: bool,
 }
@@ -111,7 +115,10 @@ impl Doctor {
             self.contents(&source, &registry, &mut checks).await;
             limits(&registry, &mut checks);
             if self.probe {
-                probe(&source, &registry, &mut checks).await;
+                if out.is_text() {
+                    tell(format!("probing, which takes up to {} s …", PROBE_WITHIN.as_secs()));
+                }
+                probe(&source, &self.registry, &registry, &mut checks).await;
             }
             registry.shutdown(source::LEAVE_WITHIN).await;
             Ok::<_, crate::failure::Failure>(())
@@ -282,6 +289,7 @@ async fn servers(url: &RegistryUrl, checks: &mut Vec<Check>) {
         checks.push(cluster(url));
         return;
     }
+    let usual = if scheme == Scheme::Redis && url.param("sentinel").is_some() { 26379 } else { usual };
     let plain = scheme == Scheme::Kubernetes && url.param("tls") == Some("false");
     let usual = if plain { 8001 } else { usual };
     let encrypted = match scheme {
@@ -316,6 +324,12 @@ async fn servers(url: &RegistryUrl, checks: &mut Vec<Check>) {
                     ));
                     if kind.is_none() && !encrypted {
                         clock(url, &place, &mut stream, checks).await;
+                    } else if kind.is_none() && scheme != Scheme::Kubernetes && question(url, &place).is_some() {
+                        // What is wrong with TLS the registry itself says better.
+                        let secure = metaroute_registry::secure::over(url, &host.name, stream);
+                        if let Ok(Ok(mut secure)) = tokio::time::timeout(CONNECT_WITHIN, secure).await {
+                            clock(url, &place, &mut secure, checks).await;
+                        }
                     }
                 }
                 Err(error) => down.push((place, kind.is_some(), error)),
@@ -380,25 +394,34 @@ async fn connect(place: &str) -> Result<(TcpStream, Duration), String> {
     }
 }
 
-/// How far the server's clock is from ours, where it tells the time to everybody.
-async fn clock(url: &RegistryUrl, place: &str, stream: &mut TcpStream, checks: &mut Vec<Check>) {
-    let question = match url.scheme() {
-        Scheme::Redis if url.password().is_none() => "TIME\r\n".to_owned(),
+/// What a server answers with the time.
+fn question(url: &RegistryUrl, place: &str) -> Option<String> {
+    match url.scheme() {
+        Scheme::Redis if url.password().is_none() => Some("TIME\r\n".to_owned()),
         Scheme::Consul
         | Scheme::Eureka
         | Scheme::Nacos
         | Scheme::NamingServer
         | Scheme::SeataRaft
         | Scheme::Sofa
-        | Scheme::Kubernetes => {
-            format!("GET / HTTP/1.0\r\nHost: {place}\r\n\r\n")
-        }
-        _ => return,
-    };
+        | Scheme::Kubernetes => Some(format!("GET / HTTP/1.0\r\nHost: {place}\r\n\r\n")),
+        _ => None,
+    }
+}
+
+/// How far the server's clock is from ours, where it tells the time to everybody.
+async fn clock(
+    url: &RegistryUrl,
+    place: &str,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    checks: &mut Vec<Check>,
+) {
+    let Some(question) = question(url, place) else { return };
     let asked = SystemTime::now();
     let mut answer = vec![0; 4096];
     let read = tokio::time::timeout(CONNECT_WITHIN, async {
         stream.write_all(question.as_bytes()).await?;
+        stream.flush().await?;
         stream.read(&mut answer).await
     });
     let Ok(Ok(length)) = read.await else { return };
@@ -460,15 +483,16 @@ fn limits(registry: &Registry, checks: &mut Vec<Check>) {
 }
 
 /// Registers, changes and deregisters an instance, and waits each time until another connection sees it.
-async fn probe(source: &Source, writer: &Registry, checks: &mut Vec<Check>) {
+async fn probe(source: &Source, text: &str, writer: &Registry, checks: &mut Vec<Check>) {
     if !writer.capabilities().register {
         checks.push(Check::new("probe", Verdict::Skipped, "it is only read"));
         return;
     }
     let Ok(reader) = Registry::connect_all(source.urls(), Default::default(), Options::default()) else { return };
     let service = format!("metaroute-doctor-{}", std::process::id());
-    let step = probe_steps(&service, writer, &reader).await;
-    reader.shutdown(source::LEAVE_WITHIN).await;
+    let end = tokio::time::Instant::now() + PROBE_WITHIN;
+    let step = probe_steps(&service, writer, &reader, end).await;
+    let went_well = step.is_ok();
     match step {
         Ok(times) => {
             let times: Vec<String> =
@@ -487,11 +511,86 @@ async fn probe(source: &Source, writer: &Registry, checks: &mut Vec<Check>) {
             );
         }
     }
+    if went_well && writer.capabilities().liveness {
+        checks.push(match expiry(text, &service, &reader, end).await {
+            Ok(Some(took)) => Check::new(
+                "expiry",
+                Verdict::Ok,
+                format!("an instance whose owner was killed is gone after {:.1} s", took.as_secs_f64()),
+            ),
+            Ok(None) => Check::new(
+                "expiry",
+                Verdict::Warning,
+                format!("an instance whose owner was killed was still there after {} s", SEEN_WITHIN.as_secs()),
+            )
+            .hint("the registry waits for long; where the address takes `ttl=`, a shorter one helps"),
+            Err(why) => Check::new("expiry", Verdict::Skipped, why),
+        });
+        // Where it is still there: nobody wants it.
+        if let Ok(address) = metaroute_core::Address::new("127.0.0.1", 9) {
+            let _ = within(writer.remove(&service, &Instance::new(address).id)).await;
+        }
+    }
+    reader.shutdown(source::LEAVE_WITHIN).await;
+}
+
+/// A process of this program that keeps an instance registered; killed when dropped.
+struct Owner(Child);
+
+impl Owner {
+    fn start(registry: &str, service: &str) -> Result<Self, String> {
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        let child = Command::new(program)
+            .args(["registry", "register", registry, service, "127.0.0.1:9", "--weight", "0", "--format", "json"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        child.map(Self).map_err(|error| format!("no process to kill: {error}"))
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// How long an instance outlives a process that registered it and was killed. `Ok(None)` when it did for too long.
+async fn expiry(
+    registry: &str,
+    service: &str,
+    reader: &Registry,
+    end: tokio::time::Instant,
+) -> Result<Option<Duration>, String> {
+    let mut owner = Owner::start(registry, service)?;
+    let lines = owner.0.stdout.take().map(BufReader::new);
+    let registered = tokio::task::spawn_blocking(move || {
+        lines.into_iter().flat_map(BufRead::lines).map_while(Result::ok).any(|line| line.contains("\"registered\""))
+    });
+    // The task ends with the process, which ends with this.
+    if !matches!(tokio::time::timeout(ANSWER_WITHIN, registered).await, Ok(Ok(true))) {
+        return Err("the process that was to be killed could not register".to_owned());
+    }
+    let mut view = reader.subscribe(service);
+    let usable = |view: &View| view.snapshot.iter().flat_map(|s| &s.instances).any(|instance| instance.healthy);
+    let there = tokio::time::timeout_at(end, view.wait_for(usable)).await;
+    if !matches!(there, Ok(Ok(_))) {
+        return Err("what another process registered was not seen".to_owned());
+    }
+    drop(owner);
+    let killed = tokio::time::Instant::now();
+    let end = end.min(killed + SEEN_WITHIN);
+    match tokio::time::timeout_at(end, view.wait_for(|view| !usable(view))).await {
+        Ok(Ok(_)) => Ok(Some(killed.elapsed())),
+        _ => Ok(None),
+    }
 }
 
 type Steps = Result<Vec<(&'static str, Duration)>, (&'static str, Option<DriverError>)>;
 
-async fn probe_steps(service: &str, writer: &Registry, reader: &Registry) -> Steps {
+async fn probe_steps(service: &str, writer: &Registry, reader: &Registry, end: tokio::time::Instant) -> Steps {
     // Port 9 is "discard": nobody will answer there, and with weight 0 nobody is sent there.
     let address = metaroute_core::Address::new("127.0.0.1", 9).map_err(|_| ("an address", None))?;
     let instance = Instance::new(address).with_weight(0.0);
@@ -510,16 +609,17 @@ async fn probe_steps(service: &str, writer: &Registry, reader: &Registry) -> Ste
     let has = |view: &View, key: Option<&str>| {
         view.snapshot.iter().flat_map(|s| &s.instances).any(|i| key.is_none_or(|key| i.metadata.contains_key(key)))
     };
-    let mut seen =
-        async |what: &'static str, wanted: &(dyn Fn(&View) -> bool + Sync), start: Instant| match tokio::time::timeout(
-            SEEN_WITHIN,
+    let mut seen = async |what: &'static str, wanted: &(dyn Fn(&View) -> bool + Sync), start: Instant| {
+        match tokio::time::timeout_at(
+            end.min(tokio::time::Instant::now() + SEEN_WITHIN),
             view.wait_for(|view| wanted(view)),
         )
         .await
         {
             Ok(Ok(_)) => Ok((what, start.elapsed())),
             _ => Err((what, None)),
-        };
+        }
+    };
     times.push(seen("a registration is seen", &|view| has(view, None), start).await?);
     start = Instant::now();
     registration.update(instance.with_meta("probe", "2")).map_err(|error| ("an update", Some(error)))?;

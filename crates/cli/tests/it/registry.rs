@@ -6,8 +6,10 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use test_support::certificate::Certificate;
 use test_support::etcd::Etcd;
-use test_support::require;
+use test_support::redis::Redis;
+use test_support::{Scratch, require};
 
 use crate::fleet::Fleet;
 use crate::run::{Run, command, metaroute};
@@ -261,14 +263,29 @@ fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
 #[test]
 fn the_doctor_probes_a_real_etcd() {
     let etcd = require!(Etcd::start(&[]));
-    let run = registry("doctor", &[&format!("etcd://{}", etcd.address()), "--probe"]);
+    let run = registry("doctor", &[&format!("etcd://{}?ttl=3s", etcd.address()), "--probe"]);
     let report = run.json();
     // Nobody registered there yet, which is worth a word.
     assert_eq!((run.status, &check(&report, "access")["status"]), (1, &json!("warning")), "{report}");
     let probe = check(&report, "probe");
     assert_eq!(probe["status"], "ok", "{report}");
     assert!(probe["message"].as_str().unwrap().contains("an update is seen after"), "{probe}");
+    let expiry = check(&report, "expiry");
+    assert_eq!(expiry["status"], "ok", "{report}");
+    assert!(expiry["message"].as_str().unwrap().contains("whose owner was killed is gone after"), "{expiry}");
     assert_eq!(etcd.ctl(&["get", "--prefix", "", "--keys-only"]).trim(), "", "nothing is left behind");
+}
+
+/// Over TLS too, where the server tells the time to who asks.
+#[test]
+fn the_doctor_compares_clocks_over_tls() {
+    let scratch = Scratch::new("doctor-tls");
+    let certificate = require!(Certificate::issue(scratch.path()));
+    let redis = require!(Redis::start_tls(&certificate));
+    let address = redis.tls_address().expect("a port for it");
+    let run = registry("doctor", &[&format!("rediss://{address}?ca={}", certificate.ca.display())]);
+    let report = run.json();
+    assert_eq!(check(&report, "clock")["status"], "ok", "{report}");
 }
 
 #[test]

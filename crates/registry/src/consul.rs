@@ -22,10 +22,10 @@
 //! `<service>-<instance id>`, `Address`, `Port`, `Tags`, `Meta`, `Weights` and one TTL check `service:<ID>`. Ids are unique per
 //! agent, not per service; so `-` and `%` of the instance id are written `%2D` and `%25`: what follows the last `-` is the
 //! instance's, and `a-b` with `c` is another id than `a` with `b-c`. An id under which the agent has an instance of another
-//! service is refused, since Consul would replace that one silently. Metadata is `Meta` as text; a list under the key `tags` is `Tags`. An integer weight from 1 to 65535 is
-//! `Weights.Passing`; Consul refuses a weight of 0 there, so 0, fractions and larger ones ride in `Meta["metaroute-weight"]`,
-//! with the nearest possible `Passing` beside it for other readers. Zone and region are `Meta.zone` and
-//! `Meta.region`, which Spring Cloud LoadBalancer obeys. What else has no place is under `metaroute-…`.
+//! service is refused, since Consul would replace that one silently. Metadata is `Meta` as text; a list under the key `tags` is
+//! `Tags`. An integer weight from 1 to 65535 is `Weights.Passing`; Consul refuses a weight of 0 there, so 0, fractions and larger
+//! ones ride in `Meta["metaroute-weight"]`, with the nearest possible `Passing` beside it for other readers. Zone and region are
+//! `Meta.zone` and `Meta.region`, which Spring Cloud LoadBalancer obeys. What else has no place is under `metaroute-…`.
 //! With `layout=seata` the service is Seata's cluster and every registration has the tag `services`, which Seata's clients filter
 //! by. Seata itself registers a TCP check that the *agent* runs; we keep the TTL check, since an agent that cannot reach the
 //! server kills such a registration, and readers only look at the health.
@@ -44,9 +44,10 @@
 //!
 //! **Watching** is one blocking query per service: at most ten in quick succession, then ten a second; an index that went back
 //! starts over. Queries are sorted (`near=_agent`), because those are answered by a server: the copies that agents keep since
-//! Consul 1.10 can miss a change for good that was made as they began. Consul has no empty services: one that nobody registered in is unknown, one that a watcher has seen and whose
-//! last instance went is empty. A list that is empty because a token (or the lack of one) hides everything is an error, not
-//! an empty list. An agent accepts 200 connections from one address; beyond 100 watches they take turns of a second.
+//! Consul 1.10 can miss a change for good that was made as they began. Consul has no empty services: one that nobody registered
+//! in is unknown, one that a watcher has seen and whose last instance went is empty. A list that is empty because a token (or the
+//! lack of one) hides everything is an error, not an empty list. An agent accepts 200 connections from one address; beyond 100
+//! watches they take turns of a second.
 //!
 //! **Many.** An agent takes registrations and deregistrations one after the other, each about a millisecond of its own: a
 //! thousand take a second or two, and a good part of a minute on a machine without a processor to spare.

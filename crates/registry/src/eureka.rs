@@ -17,10 +17,10 @@
 //!
 //! **Layout.** `POST {path}/apps/{SERVICE}` with the JSON instance that every client sends: `app` in capitals, `vipAddress` the
 //! service as written, `hostName` and `ipAddr` the address, `port` enabled, `leaseInfo`, `metadata` as text, both timestamps. The
-//! `instanceId` is `host:service:port`, as everybody has it, or the instance's own id; one that is in use for an instance of another
-//! id and address is refused. The weight is `metaroute-weight` where it is
-//! not 1; what else has no place is under `metaroute-…`. With `layout=seata` the application is Seata's cluster, the address
-//! is `ipAddr`, and the weight is the metadata key `weight`, which Seata means to write and loses.
+//! `instanceId` is `host:service:port`, as everybody has it, or the instance's own id; one that is in use for an instance of
+//! another id and address is refused. The weight is `metaroute-weight` where it is not 1; what else has no place is under
+//! `metaroute-…`. With `layout=seata` the application is Seata's cluster, the address is `ipAddr`, and the weight is the metadata
+//! key `weight`, which Seata means to write and loses.
 //!
 //! **Reading.** Names of applications have no case; services are listed in the letters of their `vipAddress`. The address is
 //! `hostName` (what Spring uses) with the first enabled port. `UP` is healthy, `OUT_OF_SERVICE` switched off, everything else
@@ -34,8 +34,9 @@
 //! time. A server that forbids its lists but not a question for one instance is still syncing and says nothing yet.
 //!
 //! **Liveness.** The server expires a renewed lease after *twice* its duration and sweeps every minute; with its caches a dead
-//! instance is listed for up to four minutes by default, and for as long as it likes while the server preserves itself.
-//! A renewal that another server of several answers with 404 registers there. Being listed is therefore no sign of life: instances whose lease is overdue are named in the notes of a snapshot.
+//! instance is listed for up to four minutes by default, and for as long as it likes while the server preserves itself. A renewal
+//! that another server of several answers with 404 registers there. Being listed is therefore no sign of life: instances whose
+//! lease is overdue are named in the notes of a snapshot.
 //!
 //! **Limits.** No sizes; `@class` cannot be a metadata key. Where any client reads XML, keys must be XML names.
 //!

@@ -42,8 +42,8 @@
 //! Somebody else's publication cannot be taken away: it ends with its connection.
 //!
 //! Proven against SOFARegistry 6.3.0 and its Java client 6.3.0 in both directions, and against a recorded refusal of 5.4.3. Its
-//! form for several data centres is proven with one of them; two and the configurator are unproven.
-//! Access is not controlled: the server 6.3.0 that is published checks no signature, and none is sent.
+//! form for several data centres is proven with one of them; two and the configurator are unproven. Access is not controlled: the
+//! server 6.3.0 that is published checks no signature, and none is sent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

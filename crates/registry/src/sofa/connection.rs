@@ -116,8 +116,11 @@ struct Part {
     encoding: String,
 }
 
-/// Whom a push is for, and what it says. By the name of its class: the codec byte says Hessian and is wrong.
-fn parts(class: &str, content: &[u8]) -> Option<Result<(Vec<String>, Vec<Part>), prost::DecodeError>> {
+/// Whom a push is for, and what it says.
+type Addressed = (Vec<String>, Vec<Part>);
+
+/// Reads a push by the name of its class: the codec byte says Hessian and is wrong. `None` for any other class.
+fn parts(class: &str, content: &[u8]) -> Option<Result<Addressed, prost::DecodeError>> {
     match class.strip_prefix(PACKAGE)? {
         "ReceivedDataPb" => Some(ReceivedDataPb::decode(content).map(|data| {
             let ReceivedDataPb { segment, version, data: zones, encoding, subscriber_regist_ids, .. } = data;

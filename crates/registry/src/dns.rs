@@ -50,14 +50,11 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::ResponseCode;
 use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
-use metaroute_core::instance::{Instance, InstanceId};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
-use crate::driver::{
-    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
-};
+use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::registry::ConnectError;
 use crate::url::{Host, RegistryUrl};
 
@@ -484,25 +481,9 @@ fn digest(state: &SeenState) -> u64 {
     hasher.finish()
 }
 
-fn read_only<T>() -> Answer<'static, T> {
-    Box::pin(async { Err(DriverError::new(ErrorKind::Unsupported, "DNS is only read here")) })
-}
-
 impl Driver for Dns {
     fn capabilities(&self) -> Capabilities {
         Capabilities { list: self.browse, ..Capabilities::read_only() }
-    }
-
-    fn apply<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Lease> {
-        read_only()
-    }
-
-    fn renew<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Renewal> {
-        read_only()
-    }
-
-    fn withdraw<'a>(&'a self, _: &'a str, _: &'a InstanceId) -> Answer<'a, ()> {
-        read_only()
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

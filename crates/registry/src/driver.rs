@@ -34,13 +34,20 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// Registers an instance, or replaces it where the id is taken by us. Applying the same twice changes nothing.
-    fn apply<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Lease>;
+    /// This and the next two a driver leaves out whose [`Capabilities::register`] is false.
+    fn apply<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Lease> {
+        Box::pin(async { Err(DriverError::only_read()) })
+    }
 
     /// Keeps a registration alive. [`Renewal::Lost`] when the registry no longer has it.
-    fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal>;
+    fn renew<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Renewal> {
+        Box::pin(async { Err(DriverError::only_read()) })
+    }
 
     /// Takes a registration away; one that is not there was taken away already.
-    fn withdraw<'a>(&'a self, service: &'a str, id: &'a InstanceId) -> Answer<'a, ()>;
+    fn withdraw<'a>(&'a self, _service: &'a str, _id: &'a InstanceId) -> Answer<'a, ()> {
+        Box::pin(async { Err(DriverError::only_read()) })
+    }
 
     /// Changes an instance that somebody else keeps registered, in place: its liveness stays its owner's, so it neither
     /// ends with this process nor outlives that one. Where a registry cannot do that, `Unsupported`; where registrations
@@ -263,6 +270,11 @@ impl DriverError {
     /// An error of a kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into().into(), retry_after: None, config: None, source: None }
+    }
+
+    /// What a registry without [`Capabilities::register`] says to who wants to change it.
+    pub(crate) fn only_read() -> Self {
+        Self::new(ErrorKind::Unsupported, "this kind of registry is only read")
     }
 
     /// The same error with its cause.

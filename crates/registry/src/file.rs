@@ -12,15 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use metaroute_core::instance::{Instance, InstanceId};
 use notify::Watcher;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::document::ConfigError;
-use crate::driver::{
-    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
-};
+use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::fleet::{Fleet, read_text};
 
 /// How a file is watched.
@@ -97,27 +94,9 @@ impl Drop for FileDriver {
     }
 }
 
-fn read_only<'a, T>() -> Answer<'a, T> {
-    Box::pin(async {
-        Err(DriverError::new(ErrorKind::Unsupported, "a fleet file is only read; change it with an editor"))
-    })
-}
-
 impl Driver for FileDriver {
     fn capabilities(&self) -> Capabilities {
         Capabilities::read_only()
-    }
-
-    fn apply<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Lease> {
-        read_only()
-    }
-
-    fn renew<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Renewal> {
-        read_only()
-    }
-
-    fn withdraw<'a>(&'a self, _service: &'a str, _id: &'a InstanceId) -> Answer<'a, ()> {
-        read_only()
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

@@ -3,12 +3,10 @@
 //! For a handful of servers that never move, and for Seata configurations whose registry is of type `file`. Every service
 //! has these instances, whatever it is called, without metadata. Nothing is contacted, so nothing is known of their health.
 
-use metaroute_core::instance::{Address, Instance, InstanceId};
+use metaroute_core::instance::{Address, Instance};
 
 use crate::backend::{Params, bad};
-use crate::driver::{
-    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
-};
+use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
 
@@ -40,25 +38,9 @@ impl Fixed {
     }
 }
 
-fn read_only<'a, T>() -> Answer<'a, T> {
-    Box::pin(async { Err(DriverError::new(ErrorKind::Unsupported, "addresses in an address are only read")) })
-}
-
 impl Driver for Fixed {
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
-    }
-
-    fn apply<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Lease> {
-        read_only()
-    }
-
-    fn renew<'a>(&'a self, _service: &'a str, _instance: &'a Instance) -> Answer<'a, Renewal> {
-        read_only()
-    }
-
-    fn withdraw<'a>(&'a self, _service: &'a str, _id: &'a InstanceId) -> Answer<'a, ()> {
-        read_only()
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

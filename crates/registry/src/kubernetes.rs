@@ -103,15 +103,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hyper::Uri;
-use metaroute_core::instance::{Instance, InstanceId};
 use metaroute_core::resilience::backoff::Failure;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use crate::backend::{Params, bad};
-use crate::driver::{
-    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
-};
+use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
 use crate::url::RegistryUrl;
@@ -441,26 +438,9 @@ fn selector(service: &str) -> Result<String, DriverError> {
     Ok(format!("{SERVICE_LABEL}={service}"))
 }
 
-fn read_only<T>() -> Answer<'static, T> {
-    let message = "EndpointSlices are only read here; pods are registered by the cluster itself";
-    Box::pin(async move { Err(DriverError::new(ErrorKind::Unsupported, message)) })
-}
-
 impl Driver for Kubernetes {
     fn capabilities(&self) -> Capabilities {
         Capabilities { liveness: true, ..Capabilities::read_only() }
-    }
-
-    fn apply<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Lease> {
-        read_only()
-    }
-
-    fn renew<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Renewal> {
-        read_only()
-    }
-
-    fn withdraw<'a>(&'a self, _: &'a str, _: &'a InstanceId) -> Answer<'a, ()> {
-        read_only()
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

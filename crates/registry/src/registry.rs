@@ -318,7 +318,7 @@ impl Registry {
         if self.capabilities().register {
             return Ok(());
         }
-        Err(DriverError::new(ErrorKind::Unsupported, "this kind of registry is only read"))
+        Err(DriverError::only_read())
     }
 
     fn writable(&self, instance: &Instance) -> Result<(), DriverError> {

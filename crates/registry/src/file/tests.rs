@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use metaroute_core::instance::Instance;
+
 use super::*;
 use crate::registry::{Registry, State, Subscription, View};
 

@@ -4,16 +4,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::web::{Client, StatusCode};
-use metaroute_core::instance::{Instance, InstanceId};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::node::{self, Listing};
 use super::session::{CALL, Failing, POLL_SLACK, Session};
 use crate::backend::{Params, bad};
-use crate::driver::{
-    Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Renewal, Seen, SeenState, Snapshot,
-};
+use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::http::unreachable;
 use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
@@ -264,26 +261,9 @@ impl Place {
     }
 }
 
-fn read_only<T>() -> Answer<'static, T> {
-    let message = "members of a Seata Raft cluster join it themselves; it cannot be registered in from outside";
-    Box::pin(async move { Err(DriverError::new(ErrorKind::Unsupported, message)) })
-}
-
 impl Driver for Raft {
     fn capabilities(&self) -> Capabilities {
         Capabilities { register: false, list: false, liveness: true, weight: false }
-    }
-
-    fn apply<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Lease> {
-        read_only()
-    }
-
-    fn renew<'a>(&'a self, _: &'a str, _: &'a Instance) -> Answer<'a, Renewal> {
-        read_only()
-    }
-
-    fn withdraw<'a>(&'a self, _: &'a str, _: &'a InstanceId) -> Answer<'a, ()> {
-        read_only()
     }
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {

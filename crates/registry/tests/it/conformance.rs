@@ -55,6 +55,9 @@ pub(crate) struct Traits {
     pub(crate) list: bool,
     /// Whether an instance that is switched off is still seen (some servers leave it out, which is as good).
     pub(crate) switched_off: bool,
+    /// How long an instance outlives its owner when the address names no `ttl`; `None` where it ends with a connection, where the
+    /// server decides alone, and where it is minutes.
+    pub(crate) usual_ttl: Option<Duration>,
     /// How many instances the cases about scale register: 1,000 unless the server cannot (say why where you set it).
     pub(crate) scale: usize,
 }
@@ -68,6 +71,7 @@ impl Default for Traits {
             incarnation: true,
             list: true,
             switched_off: true,
+            usual_ttl: None,
             scale: 1000,
         }
     }
@@ -107,6 +111,9 @@ pub(crate) fn run(subject: Subject) {
         cases.run("a_thousand_instances", a_thousand_instances).await;
         cases.run("fifty_services", fifty_services).await;
         cases.run("a_killed_owner_is_gone", killed_owner).await;
+        if cases.bench.traits.usual_ttl.is_some() {
+            cases.run("a_killed_owner_of_the_usual_ttl_is_missed_in_time", usual_ttl).await;
+        }
         cases.run("a_slow_network_is_no_loss", slow_network).await;
         cases.run("a_cut_network_keeps_the_last_good_list", cut_network).await;
         cases.run("a_half_open_connection_is_noticed", half_open).await;
@@ -588,9 +595,9 @@ async fn fifty_services(bench: Arc<Bench>) {
 struct Owner(Child);
 
 impl Owner {
-    fn start(bench: &Bench, service: &str, instance: &Instance) -> Self {
+    fn start(url: &str, service: &str, instance: &Instance) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_registrant"))
-            .args([&(bench.url)(bench.server), service, &instance.address.to_string()])
+            .args([url, service, &instance.address.to_string()])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the registrant starts");
@@ -612,8 +619,8 @@ impl Drop for Owner {
 async fn killed_owner(bench: Arc<Bench>) {
     let reader = bench.connect();
     let mut seen = reader.subscribe("conf-kill");
-    let starting = Arc::clone(&bench);
-    let owner = tokio::task::spawn_blocking(move || Owner::start(&starting, "conf-kill", &instance(13, 80)));
+    let url = (bench.url)(bench.server);
+    let owner = tokio::task::spawn_blocking(move || Owner::start(&url, "conf-kill", &instance(13, 80)));
     let owner = owner.await.expect("the owner starts");
     bench.see(&mut seen, "one", fresh_with(1)).await;
     // Longer than the lease: it lives because its owner does.
@@ -621,11 +628,33 @@ async fn killed_owner(bench: Arc<Bench>) {
     assert!(fresh_with(1)(&seen.current()), "a living owner keeps it: {:?}", seen.current());
     let killed = Instant::now();
     drop(owner);
-    let gone = |view: &View| {
-        nothing(view) || view.snapshot.as_ref().is_some_and(|s| s.instances.iter().all(|instance| !instance.healthy))
-    };
     bench.see_within(bench.gone_within, &mut seen, "gone, or no longer healthy", gone).await;
     println!("{} a killed owner's instance was gone after {:.1?}", bench.name, killed.elapsed());
+    bench.end([reader]).await;
+}
+
+fn gone(view: &View) -> bool {
+    nothing(view) || view.snapshot.as_ref().is_some_and(|s| s.instances.iter().all(|instance| !instance.healthy))
+}
+
+/// All other cases shorten leases. With the one that an address gives by itself an owner may be silent for a while.
+async fn usual_ttl(bench: Arc<Bench>) {
+    let ttl = bench.traits.usual_ttl.expect("the case is for such back ends");
+    let url = (bench.url)(bench.server);
+    let (place, parameters) = url.split_once('?').expect("the suite shortens the lease");
+    let others: Vec<&str> = parameters.split('&').filter(|parameter| !parameter.starts_with("ttl=")).collect();
+    assert_ne!(others.join("&"), parameters, "the suite shortens the lease");
+    let url = format!("{place}?{}", others.join("&"));
+    let reader = bench.connect();
+    let mut seen = reader.subscribe("conf-usual");
+    let owner = tokio::task::spawn_blocking(move || Owner::start(&url, "conf-usual", &instance(14, 80)));
+    let owner = owner.await.expect("the owner starts");
+    bench.see(&mut seen, "one", fresh_with(1)).await;
+    drop(owner);
+    // It was renewed a third of the time ago at the latest.
+    tokio::time::sleep(ttl * 2 / 5).await;
+    assert!(!gone(&seen.current()), "{}: gone before its time: {:?}", bench.name, seen.current());
+    bench.see_within(ttl + bench.gone_within, &mut seen, "gone, or no longer healthy", gone).await;
     bench.end([reader]).await;
 }
 

@@ -36,7 +36,7 @@ fn conformance() {
         }),
         gone_within: Duration::from_secs(30),
         seen_within: SEEN,
-        traits: Traits { unknown_service: true, ..Traits::default() },
+        traits: Traits { unknown_service: true, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });
 }
 

@@ -32,7 +32,7 @@ fn conformance() {
         }),
         gone_within: Duration::from_secs(15),
         seen_within: Duration::from_secs(20),
-        traits: Traits { unknown_service: true, ..Traits::default() },
+        traits: Traits { unknown_service: true, usual_ttl: Some(Duration::from_secs(10)), ..Traits::default() },
     });
 }
 

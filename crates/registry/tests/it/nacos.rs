@@ -125,7 +125,7 @@ fn r_nacos_conforms_over_http() {
         // It looks at its own times and not at those of the metadata.
         gone_within: Duration::from_secs(60),
         seen_within: Duration::from_secs(20),
-        traits: Traits { switched_off: false, ..Traits::default() },
+        traits: Traits { switched_off: false, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });
 }
 
@@ -140,7 +140,7 @@ fn a_strict_server_conforms_over_http() {
         gone_within: Duration::from_secs(20),
         seen_within: Duration::from_secs(20),
         // Version 3 leaves out instances that are switched off, and services are listed by version 1.
-        traits: Traits { switched_off: false, ..Traits::default() },
+        traits: Traits { switched_off: false, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });
 }
 

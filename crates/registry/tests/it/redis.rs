@@ -44,7 +44,12 @@ fn suite(name: &'static str, server: Redis, rest: &'static str, traits: Traits) 
 #[test]
 fn conformance() {
     let server = require!(Redis::start(&[]));
-    suite("Redis", server, "?ttl=2s", Traits { unknown_service: true, ..Traits::default() });
+    suite(
+        "Redis",
+        server,
+        "?ttl=2s",
+        Traits { unknown_service: true, usual_ttl: Some(Duration::from_secs(5)), ..Traits::default() },
+    );
 }
 
 #[test]

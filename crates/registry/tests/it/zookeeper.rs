@@ -62,7 +62,12 @@ fn suite(name: &'static str, rest: &'static str, server: ZooKeeper, traits: Trai
 #[test]
 fn conformance() {
     let server = require!(ZooKeeper::start(&[]));
-    suite("ZooKeeper", "?ttl=2s", server, Traits { unknown_service: true, ..Traits::default() });
+    suite(
+        "ZooKeeper",
+        "?ttl=2s",
+        server,
+        Traits { unknown_service: true, usual_ttl: Some(Duration::from_secs(10)), ..Traits::default() },
+    );
 }
 
 #[test]

@@ -212,6 +212,7 @@ async fn a_history_that_is_gone_leads_to_a_new_list() {
         let mut seen = registry.subscribe("web");
         seen.wait_for(|view| count(view) == Some(1)).await.expect("open");
         // The place from which it would go on is gone.
+        fake.watched(1).await;
         fake.time_passes();
         fake.compact();
         let lists = fake.lists();
@@ -238,6 +239,7 @@ async fn bookmarks_carry_a_quiet_watch_over_a_compaction() {
     let _followed = registry.subscribe("web");
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
     see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    fake.watched(1).await;
     for _ in 0..5 {
         fake.time_passes();
     }
@@ -337,6 +339,8 @@ async fn forbidden_is_told_apart_from_busy() {
     assert_eq!(error.kind(), ErrorKind::Denied);
     fake.behave(|behaviour| behaviour.forbidden = false);
     see(&registry, "web", "allowed", |view| count(view) == Some(1)).await;
+    // Each refusal below is for one request and none of this one's.
+    fake.watched(1).await;
 
     // A server with too much to do says when to come back.
     fake.behave(|behaviour| behaviour.throttle = Some((1, 3)));
@@ -351,6 +355,7 @@ async fn forbidden_is_told_apart_from_busy() {
     see(&other, "web", "served", |view| count(view) == Some(1)).await;
     assert!(asked.elapsed() >= Duration::from_secs(3), "{:?}", asked.elapsed());
     // Also in the middle of following it.
+    fake.watched(2).await;
     let before = fake.watches().len();
     fake.behave(|behaviour| behaviour.throttle = Some((2, 2)));
     fake.end_watches();

@@ -263,6 +263,16 @@ impl Fake {
         self.inner().open_watches
     }
 
+    /// Waits until so many watches are open: whoever sees a list has asked for it, but not yet for what follows it.
+    pub(super) async fn watched(&self, times: usize) {
+        let opened = async {
+            while self.open_watches() < times {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), opened).await.expect("the watches are opened");
+    }
+
     pub(super) fn requests(&self) -> Vec<Seen> {
         self.inner().requests.clone()
     }
@@ -837,6 +847,8 @@ struct Following {
     from: u64,
     bookmarks: bool,
     until: Instant,
+    /// From the moment it counts as open, so that no call to end it is missed.
+    ended: watch::Receiver<u64>,
     out: mpsc::Sender<Result<Bytes, Infallible>>,
 }
 
@@ -865,6 +877,7 @@ fn begin_watch(shared: &Arc<Shared>, seen: &Seen, namespace: &str) -> Result<Res
         return Err(Refusal::gone());
     }
     let (out, events) = mpsc::channel(16);
+    let ended = shared.ended.subscribe();
     inner.open_watches += 1;
     let nervous = inner.behaviour.nervous;
     drop(inner);
@@ -875,6 +888,7 @@ fn begin_watch(shared: &Arc<Shared>, seen: &Seen, namespace: &str) -> Result<Res
         from,
         bookmarks: seen.query.get("allowWatchBookmarks").is_some_and(|value| value == "true"),
         until: Instant::now() + Duration::from_secs(if nervous { 0 } else { seconds }),
+        ended,
         out,
     };
     tokio::spawn(async move {
@@ -905,8 +919,6 @@ impl Following {
 
     async fn run(mut self) {
         let mut changed = self.shared.changed.subscribe();
-        let mut ended = self.shared.ended.subscribe();
-        ended.mark_unchanged();
         loop {
             let (changes, every, upto) = {
                 let inner = self.shared.inner();
@@ -914,6 +926,10 @@ impl Following {
                 let changes: Vec<Change> = inner.history.iter().filter(mine).cloned().collect();
                 (changes, inner.behaviour.bookmark_every, inner.version)
             };
+            // What came after its end is not told.
+            if self.ended.has_changed().is_ok_and(|ended| ended) {
+                return;
+            }
             for change in changes {
                 let before = change.before.filter(|object| (self.fits)(object));
                 let after = change.after.filter(|object| (self.fits)(object));
@@ -933,7 +949,7 @@ impl Following {
             let pause = every.unwrap_or(Duration::from_secs(3600));
             tokio::select! {
                 _ = changed.changed() => {}
-                _ = ended.changed() => return,
+                _ = self.ended.changed() => return,
                 () = self.out.closed() => return,
                 () = tokio::time::sleep_until(self.until.into()) => return,
                 () = tokio::time::sleep(pause) => {

@@ -642,9 +642,12 @@ impl View {
         if self.plan.set.profile == Profile::Seata || set.count_and(&self.usable) > 0 {
             return false;
         }
-        let counted = self.counted(set);
-        (counted == 0 && self.plan.set.all_zero == AllZero::Uniform && self.fit(set) > 0)
-            || (counted > 0 && self.plan.set.panic.is_some_and(|limit| limit > 0.0))
+        (self.plan.set.all_zero == AllZero::Uniform && self.fit(set) > 0) || self.panics(set)
+    }
+
+    /// Whether a set without usable members is in panic: it has weights, and the rules ignore health in the end.
+    fn panics(&self, set: &BitSet) -> bool {
+        self.plan.set.panic.is_some_and(|limit| limit > 0.0) && self.counted(set) > 0
     }
 
     /// Why a set without usable members has none.
@@ -702,11 +705,14 @@ impl View {
     fn fill_members(&self, ordered: bool, s: &mut Scratch, reason: &mut Reason) -> Result<(), NoPickReason> {
         let set = &self.plan.set;
         let seata = set.profile == Profile::Seata;
-        let counted = self.counted(&s.set);
-        if !seata && counted == 0 {
+        if !seata && s.set.count_and(&self.usable) == 0 && !self.panics(&s.set) {
+            // Whoever is healthy has weight 0; what is ill has no say in it, whatever its weight.
             if set.all_zero == AllZero::Uniform && self.fit(&s.set) > 0 {
-                reason.worsen(Reason::AllZeroUniform);
-                return self.uniform(s);
+                self.uniform(s);
+                if !s.members.is_empty() {
+                    reason.worsen(Reason::AllZeroUniform);
+                    return Ok(());
+                }
             }
             return Err(self.why_none(&s.set));
         }
@@ -770,17 +776,23 @@ impl View {
         Ok(())
     }
 
-    fn uniform(&self, s: &mut Scratch) -> Result<(), NoPickReason> {
+    /// Everybody who is fit shares evenly, whatever its weight and tier; a strict preference stays in its zones.
+    fn uniform(&self, s: &mut Scratch) {
+        let tiers = match &self.plan.set.prefer.zone {
+            Some(zone) if zone.strict && self.zone_weights.is_empty() => 1,
+            Some(zone) if zone.strict => self.zone_weights.len(),
+            _ => self.tiers,
+        };
         for &slot in &self.fleet.order {
             let at = slot as usize;
-            if s.set.get(at) && self.fleet.enabled.get(at) && self.fleet.healthy.get(at) && !self.ejected.get(at) {
+            let fit = self.fleet.enabled.get(at) && self.fleet.healthy.get(at) && !self.ejected.get(at);
+            if s.set.get(at) && fit && usize::from(self.tier[at]) < tiers {
                 s.members.push(slot);
             }
         }
         let even = 1.0 / s.members.len() as f64;
         s.shares.resize(s.members.len(), even);
         s.open.resize(s.members.len(), true);
-        Ok(())
     }
 
     /// What each tier of the candidates gets, into `s.loads`.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use metaroute_core::rules::{AllZero, Balance};
+use metaroute_core::rules::{AllZero, Balance, ZonePreference};
 use metaroute_core::{Basis, Instance, InstanceId, NoPickReason, Outcome, Reason, Request, RuleSet, Selector, Update};
 
-use crate::{check, count, fits, fleet, instance, must, rules, selector};
+use crate::{check, count, fits, fleet, instance, must, rules, selector, selector_for};
 
 fn with(balance: Balance) -> RuleSet {
     let mut set = RuleSet::default();
@@ -38,6 +38,43 @@ fn t17_all_weights_zero() {
         let tolerance = if balance.needs_key() { 0.25 } else { 1e-9 };
         assert!(shares.iter().all(|(_, share)| (share - 0.5).abs() <= tolerance), "{balance} {shares:?}");
     }
+}
+
+/// The ill have no say in whether "every weight is 0": of the healthy ones it is, so the answer that is given without the
+/// rule (`all_zero_weight`) is the one the rule changes.
+#[test]
+fn all_zero_looks_at_who_is_healthy() {
+    let lines = ["drained w=0", "ill w=5 u", "off w=5 off"];
+    for balance in every() {
+        let refused = selector(with(balance.clone()), &lines);
+        assert_eq!(refused.select(&()).unwrap_err().reason, NoPickReason::AllZeroWeight, "{balance}");
+        let mut set = with(balance.clone());
+        set.all_zero = AllZero::Uniform;
+        let uniform = selector(set.clone(), &lines);
+        check(&uniform, &Request::default(), &[("drained", 100.0)], Ok(Reason::AllZeroUniform));
+        set.rules = vec![must("!exists(x)")];
+        let ruled = selector(set.clone(), &[lines[0], lines[1], "other x=1"]);
+        check(&ruled, &Request::default(), &[("drained", 100.0)], Ok(Reason::AllZeroUniform));
+        // Panic, where it is on, goes by weights and comes first.
+        set.panic = Some(0.5);
+        let panicking = selector(set, &lines);
+        check(&panicking, &Request::default(), &[("ill", 100.0)], Ok(Reason::Panic));
+    }
+}
+
+/// A strict zone stays strict when all weights are 0.
+#[test]
+fn all_zero_stays_in_a_strict_zone() {
+    let mut set = RuleSet::default();
+    set.all_zero = AllZero::Uniform;
+    let mut zone = ZonePreference::default();
+    zone.strict = true;
+    set.prefer.zone = Some(zone);
+    let own = [("zone", "z1")];
+    let both = selector_for(set.clone(), &own, &["a zone=z1 w=0", "b zone=z2 w=0"]);
+    check(&both, &Request::default(), &[("a", 100.0)], Ok(Reason::AllZeroUniform));
+    let elsewhere = selector_for(set, &own, &["b zone=z2 w=0"]);
+    assert_eq!(elsewhere.select(&()).unwrap_err().reason, NoPickReason::AllZeroWeight);
 }
 
 #[test]

@@ -432,7 +432,8 @@ impl<'a> Parser<'a> {
             let hint = match &self.peek().kind {
                 Kind::Word("range") => Some("negate the comparison: !(key in range \"…\")".to_owned()),
                 Kind::Word(_) | Kind::Quoted { .. } | Kind::Reference(_) => {
-                    Some(format!("write the list in parentheses: in ({})", &self.source[opener]))
+                    let items = self.square_list().unwrap_or(&self.source[opener]);
+                    Some(format!("write the list in parentheses: in ({items})"))
                 }
                 _ => None,
             };
@@ -467,6 +468,24 @@ impl<'a> Parser<'a> {
         }
         self.end_of_comparison()?;
         Ok((Test::In { negated, items }, right_at))
+    }
+
+    /// The items of a list as other languages write it, `[a, b]`, if one starts at the current token. Brackets are
+    /// characters of words here, and an address such as `[::1]` has its own.
+    fn square_list(&self) -> Option<&'a str> {
+        let start = self.peek().span.start;
+        self.word().filter(|word| word.starts_with('['))?;
+        let mut open = 0;
+        for token in &self.tokens[self.at..] {
+            let Kind::Word(word) = token.kind else { continue };
+            open += word.matches('[').count();
+            open = open.saturating_sub(word.matches(']').count());
+            if open == 0 {
+                let items = self.source[start + 1..token.span.end].strip_suffix(']')?.trim();
+                return (!items.is_empty()).then_some(items);
+            }
+        }
+        None
     }
 
     /// The text of a literal, which stays the current token, and the offsets of its escapes.

@@ -104,15 +104,27 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Derives what a choice without a pool needs.
     pub(crate) fn finish(&mut self, view: &View) {
-        let first = self.shares.first().copied().unwrap_or(0.0);
-        self.even = self.shares.iter().all(|&share| (share - first).abs() < 1e-12);
+        self.even = self.has_even_shares();
         if view.plan.set.balance.needs_key() {
-            self.open_slots.grow(view.fleet.slots());
-            self.open_slots.clear();
-            for (&slot, &open) in self.members.iter().zip(&self.open) {
-                self.open_slots.put(slot as usize, open);
-            }
+            let memory = std::mem::take(&mut self.open_slots);
+            self.open_slots = self.open_members(view.fleet.slots(), memory);
         }
+    }
+
+    /// Whether all members have the same share.
+    pub(crate) fn has_even_shares(&self) -> bool {
+        let first = self.shares.first().copied().unwrap_or(0.0);
+        self.shares.iter().all(|&share| (share - first).abs() < 1e-12)
+    }
+
+    /// Slots of open members, in the memory of other bits.
+    pub(crate) fn open_members(&self, slots: usize, mut bits: BitSet) -> BitSet {
+        bits.grow(slots);
+        bits.clear();
+        for (&slot, &open) in self.members.iter().zip(&self.open) {
+            bits.put(slot as usize, open);
+        }
+        bits
     }
 
     fn take(&mut self, slots: usize) -> BitSet {
@@ -134,21 +146,7 @@ impl View {
         for bits in self.atom_bits.iter_mut().chain(&mut self.fixed_bits) {
             bits.grow(slots);
         }
-        for bits in [
-            &mut self.weighted,
-            &mut self.explicit,
-            &mut self.ejected,
-            &mut self.half_open,
-            &mut self.drained,
-            &mut self.usable,
-            &mut self.own_cluster,
-        ] {
-            bits.grow(slots);
-        }
-        if self.weights.len() < slots {
-            self.weights.resize(slots, 0.0);
-            self.tier.resize(slots, 0);
-        }
+        self.grow_columns(slots);
         let plan = Arc::clone(&self.plan);
         let Some(entry) = self.fleet.entries[at].clone() else {
             for bits in self.atom_bits.iter_mut().chain(&mut self.fixed_bits) {
@@ -182,6 +180,20 @@ impl View {
         let caller = plan.caller_values();
         self.atom_bits = plan.atoms.iter().map(|atom| self.atom_column(atom, &caller)).collect();
         self.fixed_bits = plan.fixed.iter().map(|fixed| self.fixed_column(fixed)).collect();
+        self.grow_columns(slots);
+        let own = plan.own("cluster");
+        for at in 0..slots {
+            if let Some(entry) = self.fleet.entries[at].clone() {
+                self.set_weight(at as u32, &entry.instance);
+                self.own_cluster.put(at, own.is_some_and(|own| *entry.instance.cluster == *own));
+                self.tier[at] = self.tier_of(&entry.instance);
+                self.refresh_usable(at as u32);
+            }
+        }
+    }
+
+    /// Makes room for slots; there are never fewer than before.
+    fn grow_columns(&mut self, slots: usize) {
         for bits in [
             &mut self.weighted,
             &mut self.explicit,
@@ -195,15 +207,6 @@ impl View {
         }
         self.weights.resize(slots, 0.0);
         self.tier.resize(slots, 0);
-        let own = plan.own("cluster");
-        for at in 0..slots {
-            if let Some(entry) = self.fleet.entries[at].clone() {
-                self.set_weight(at as u32, &entry.instance);
-                self.own_cluster.put(at, own.is_some_and(|own| *entry.instance.cluster == *own));
-                self.tier[at] = self.tier_of(&entry.instance);
-                self.refresh_usable(at as u32);
-            }
-        }
     }
 
     fn atom_column(&self, atom: &metaroute_expr::Atom, caller: &impl metaroute_expr::Context) -> BitSet {

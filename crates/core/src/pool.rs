@@ -240,18 +240,14 @@ impl Pool {
         };
         let mut open = BitSet::default();
         if plan.set.balance.needs_key() && !plan.is_fixed() {
-            open.grow(view.fleet.slots());
-            for (&slot, &is_open) in scratch.members.iter().zip(&scratch.open) {
-                open.put(slot as usize, is_open);
-            }
+            open = scratch.open_members(view.fleet.slots(), open);
         }
         let no_probes = probes.is_empty();
-        let first = shares.first().copied().unwrap_or(0.0);
         Self {
             verdict,
             open,
             slots: scratch.members.as_slice().into(),
-            even: shares.iter().all(|&share| (share - first).abs() < 1e-12),
+            even: scratch.has_even_shares(),
             alias: AliasTable::new(&shares),
             shares,
             table,

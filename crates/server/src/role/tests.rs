@@ -36,7 +36,7 @@ async fn answers_do_not_wait_for_acknowledgements() {
     let copy = replicas::instance(address, &id, ShardState::Ready, None);
     let client = GrpcShards::new();
     let mut took = Vec::new();
-    for _ in 0..40 {
+    for _ in 0..80 {
         let request = ReadRequest {
             request_id: "t".into(),
             store: "file_metadata".into(),
@@ -53,9 +53,9 @@ async fn answers_do_not_wait_for_acknowledgements() {
         assert!(events.len() == 2 && events.iter().all(Result::is_ok), "{events:?}");
         took.push(began.elapsed());
     }
-    took.sort();
-    // The first answers of a connection are acknowledged at once anyway; a busy machine makes some late, not all.
-    assert!(took[20] < Duration::from_millis(30), "{took:?}");
+    // The first answers of a connection are acknowledged at once anyway; a busy machine makes many late, not all.
+    let quickest = took[40..].iter().min().expect("forty");
+    assert!(*quickest < Duration::from_millis(30), "{took:?}");
     stop.send_replace(true);
     drop(client);
     serving.await.expect("it ends");

@@ -57,7 +57,7 @@ async fn case_3_timed_out_is_counted_apart() {
     for shard in ["s1", "s4"] {
         cluster.fault(shard, Some(Fault::Slow(Duration::from_secs(30))));
     }
-    let answer = cluster.query(json!({"user_id": 9, "partial": "allow", "timeout_ms": 500})).await.ok();
+    let answer = cluster.query(json!({"user_id": 9, "partial": "allow", "timeout_ms": 2_000})).await.ok();
     let shards = &answer["meta"]["shards"];
     assert_eq!(
         (&shards["total"], &shards["ok"], &shards["timed_out"], &shards["failed"], &shards["not_ready"]),
@@ -71,15 +71,15 @@ async fn case_3_timed_out_is_counted_apart() {
 async fn case_4_slow_behaves_like_dead() {
     let cluster = Cluster::new(Plan::of(1, 3)).await;
     cluster.write(&[(0, 9, 0), (1, 9, 1), (2, 9, 2)]).await;
-    cluster.fault("s2", Some(Fault::Slow(Duration::from_secs(10))));
+    cluster.fault("s2", Some(Fault::Slow(Duration::from_secs(60))));
     let begun = Instant::now();
-    let answer = cluster.query(json!({"user_id": 9, "partial": "allow", "timeout_ms": 1_000})).await;
+    let answer = cluster.query(json!({"user_id": 9, "partial": "allow", "timeout_ms": 2_000})).await;
     let took = begun.elapsed();
     assert_eq!(answer.ids(), [1, 0]);
     assert_eq!(answer.ok()["meta"]["missing"][0]["reason"], "timed_out");
     assert_eq!(answer.ok()["meta"]["missing"][0]["shard"], "s2");
-    // 50 ms for the way back, and as much again for a busy test machine.
-    assert!(took < Duration::from_millis(1_200), "{took:?}");
+    // Not the minute of the slow one; how little more than the deadline it is, is measured where clocks stand still.
+    assert!(took < Duration::from_secs(20), "{took:?}");
     cluster.query(json!({"user_id": 9, "timeout_ms": 300})).await.problem(504, "deadline_exceeded");
 }
 
@@ -179,7 +179,7 @@ async fn case_30_too_large_results_are_refused() {
     let rows: Vec<_> = (0..60).map(|id| json!({"file_id": id, "user_id": 9, "path": "x".repeat(4_000)})).collect();
     cluster.post("/v1/file_metadata/rows", json!({ "rows": rows })).await.ok();
     cluster.query(json!({"user_id": 9, "limit": 1_000})).await.problem(413, "result_too_large");
-    let idle = Instant::now() + Duration::from_secs(2);
+    let idle = Instant::now() + Duration::from_secs(30);
     while cluster.in_flight() > 0 {
         assert!(Instant::now() < idle, "sub-requests were called off");
         tokio::task::yield_now().await;
@@ -191,19 +191,20 @@ async fn case_30_too_large_results_are_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn case_32_a_client_that_left_costs_nothing_more() {
     let cluster = Cluster::new(Plan::default()).await;
-    cluster.fault("s1", Some(Fault::Slow(Duration::from_secs(10))));
+    cluster.fault("s1", Some(Fault::Slow(Duration::from_secs(600))));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let serving = tokio::spawn(metaroute_server::serve_http(listener, cluster.http.clone(), stopped));
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
-    let body = json!({"allow": "global"}).to_string();
+    // So long that only the client can be what ends it.
+    let body = json!({"allow": "global", "timeout_ms": 600_000}).to_string();
     let request =
         format!("POST /v1/file_metadata/query HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     stream.write_all(request.as_bytes()).await.expect("it reads");
     let begun = Instant::now();
     while cluster.service.metrics().in_flight() == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(5), "the query runs");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the query runs");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -211,7 +212,7 @@ async fn case_32_a_client_that_left_costs_nothing_more() {
     drop(stream);
     let left = Instant::now();
     while cluster.service.metrics().in_flight() > 0 || cluster.in_flight() > 0 {
-        assert!(left.elapsed() < Duration::from_secs(1), "still {} in flight", cluster.in_flight());
+        assert!(left.elapsed() < Duration::from_secs(30), "still {} in flight", cluster.in_flight());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     stop.send_replace(true);
@@ -293,17 +294,12 @@ async fn every_route_has_a_request_id_and_is_counted_once() {
 async fn case_35_a_noisy_tenant_is_limited_and_told_so() {
     let service = ServiceOptions { capacity: Some(50.0), ..ServiceOptions::default() };
     let cluster = Cluster::new(Plan { service, ..Plan::of(1, 1) }).await;
-    let mut refused = 0;
-    let mut last = None;
-    for _ in 0..100 {
-        let answer = cluster.query(json!({"user_id": 1, "file_id": 1})).await;
-        if answer.status == 429 {
-            refused += 1;
-            last = Some(answer);
-        }
-    }
-    assert!(refused > 20, "{refused}");
-    let last = last.expect("one was refused");
+    // All at once: one after the other a slow machine asks for no more than its share.
+    let asked = (0..100).map(|_| cluster.query(json!({"user_id": 1, "file_id": 1})));
+    let answers = futures_util::future::join_all(asked).await;
+    let refused: Vec<_> = answers.into_iter().filter(|answer| answer.status == 429).collect();
+    assert!(refused.len() > 20, "{}", refused.len());
+    let last = refused.last().expect("more than twenty");
     last.problem(429, "quota_exceeded");
     assert_eq!(last.header("retry-after"), Some("1"));
     let quiet = cluster.query(json!({"user_id": 2, "file_id": 1})).await;
@@ -338,8 +334,9 @@ async fn case_36_small_tenants_are_free() {
 async fn case_47_not_caught_up_is_no_time_out() {
     let cluster = Cluster::new(Plan::of(1, 1)).await;
     let begun = Instant::now();
-    let problem = cluster.query(json!({"user_id": 9, "min_gtid": "0-1-5"})).await.problem(409, "not_caught_up");
-    assert!(begun.elapsed() < Duration::from_secs(1));
+    let body = json!({"user_id": 9, "min_gtid": "0-1-5", "timeout_ms": 600_000});
+    let problem = cluster.query(body).await.problem(409, "not_caught_up");
+    assert!(begun.elapsed() < Duration::from_secs(60));
     assert!(problem.get("position").is_some(), "{problem}");
 }
 

@@ -143,8 +143,9 @@ impl Doctor {
     async fn contents(&self, source: &Source, registry: &Registry, checks: &mut Vec<Check>) {
         let names = within(registry.services()).await;
         let listed = match names {
+            // As every registry was once; it is wrong only for who expects something, and names it.
             Ok(names) if names.is_empty() => {
-                let check = Check::new("access", Verdict::Warning, "it answers, and knows no service");
+                let check = Check::new("access", Verdict::Ok, "it answers, and knows no service");
                 checks.push(check.hint(elsewhere(source)));
                 Vec::new()
             }
@@ -204,7 +205,8 @@ impl Doctor {
         let what = if self.service.is_some() { "the service" } else { "the services looked into" };
         let counts = format!("{what} have {instances} instances, {usable} of them usable");
         checks.push(match (instances, usable) {
-            (0, _) => Check::new("service", Verdict::Warning, counts),
+            (0, _) if self.service.is_none() => Check::new("service", Verdict::Ok, counts),
+            (0, _) => Check::new("service", Verdict::Warning, counts).hint("it is known, and nobody is registered in it"),
             (_, 0) => Check::new("service", Verdict::Warning, counts)
                 .hint("all are unhealthy, switched off or of weight 0: nothing can be picked"),
             _ => Check::new("service", Verdict::Ok, counts),

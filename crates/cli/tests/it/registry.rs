@@ -257,6 +257,9 @@ fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
     assert!(check(&down.json(), "server")["hint"].is_string() && check(&down.json(), "access")["status"] == "error");
     assert_eq!(check(&down.json(), "secrets")["status"], "warning");
     assert!(!down.stdout.contains("hunter2"));
+    // Said once, in words, and not as the client's own structures.
+    let refused = check(&down.json(), "access")["message"].as_str().unwrap().to_owned();
+    assert!(refused.ends_with("Connection refused (os error 111)") && !refused.contains("tonic"), "{refused}");
     assert_eq!(registry("doctor", &["etcd://h?tttl=3s"]).status, 2);
 }
 
@@ -265,8 +268,11 @@ fn the_doctor_probes_a_real_etcd() {
     let etcd = require!(Etcd::start(&[]));
     let run = registry("doctor", &[&format!("etcd://{}?ttl=3s", etcd.address()), "--probe"]);
     let report = run.json();
-    // Nobody registered there yet, which is worth a word.
-    assert_eq!((run.status, &check(&report, "access")["status"]), (1, &json!("warning")), "{report}");
+    // Nobody registered there yet, which is worth a word and no fault.
+    assert_eq!((run.status, &check(&report, "access")["status"]), (0, &json!("ok")), "{report}");
+    assert!(check(&report, "access")["hint"].as_str().unwrap().starts_with("nothing was registered yet"), "{report}");
+    let missed = registry("doctor", &[&format!("etcd://{}", etcd.address()), "orders"]);
+    assert_eq!((missed.status, &check(&missed.json(), "service")["status"]), (1, &json!("warning")), "{missed:?}");
     let probe = check(&report, "probe");
     assert_eq!(probe["status"], "ok", "{report}");
     assert!(probe["message"].as_str().unwrap().contains("an update is seen after"), "{probe}");

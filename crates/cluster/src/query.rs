@@ -132,7 +132,7 @@ pub struct QueryRequest {
     pub from: Option<Value>,
     /// Latest time, exclusive.
     pub to: Option<Value>,
-    /// `FIELD`, `FIELD:asc` or `FIELD:desc`.
+    /// `FIELD` or `FIELD:asc`, which are the same, or `FIELD:desc`.
     pub order: Option<String>,
     /// Rows on a page.
     pub limit: Option<u64>,
@@ -346,7 +346,8 @@ fn parse_order(store: &Schema, tenant: Option<u64>, ids: Option<&[u64]>, text: O
     let (by, column, direction) = natural;
     let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Ok(Order { by, direction }) };
     let (field, direction) = match text.trim().rsplit_once(':') {
-        None => (text.trim(), direction),
+        // As everywhere else a field alone is ascending; newest first is what a listing does by itself.
+        None => (text.trim(), Direction::Ascending),
         Some((field, "asc")) => (field, Direction::Ascending),
         Some((field, "desc")) => (field, Direction::Descending),
         Some((_, other)) => {

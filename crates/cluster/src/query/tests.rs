@@ -39,7 +39,8 @@ fn orders_are_the_documented_ones() {
     };
     assert_eq!(order(Some(9), None, None).expect("legal"), "created_at:desc");
     assert_eq!(order(Some(9), None, Some("created_at:asc")).expect("legal"), "created_at:asc");
-    assert_eq!(order(Some(9), None, Some("created_at")).expect("legal"), "created_at:desc");
+    assert_eq!(order(Some(9), None, Some("created_at")).expect("legal"), "created_at:asc", "`FIELD[:desc]`");
+    assert_eq!(order(Some(9), None, Some("created_at:desc")).expect("legal"), "created_at:desc");
     assert_eq!(order(Some(9), None, Some("time:asc")).expect("legal"), "created_at:asc");
     assert_eq!(order(None, None, None).expect("legal"), "file_id:asc");
     assert_eq!(order(None, None, Some("file_id:desc")).expect("legal"), "file_id:desc");

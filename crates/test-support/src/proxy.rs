@@ -216,9 +216,7 @@ mod tests {
     }
 
     fn connect(proxy: &Proxy) -> TcpStream {
-        let stream = TcpStream::connect(proxy.address()).expect("the proxy listens");
-        stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
-        stream
+        TcpStream::connect(proxy.address()).expect("the proxy listens")
     }
 
     fn ask(stream: &mut TcpStream) -> std::io::Result<[u8; 4]> {
@@ -235,13 +233,14 @@ mod tests {
         assert_eq!(&ask(&mut stream).expect("flows"), b"ping");
 
         proxy.hold();
+        stream.set_read_timeout(Some(Duration::from_millis(300))).expect("a timeout");
         assert!(ask(&mut stream).is_err(), "nothing passes while it holds");
+        stream.set_read_timeout(None).expect("no timeout");
         proxy.heal();
         let mut late = [0; 4];
         stream.read_exact(&mut late).expect("what was held arrives");
 
         proxy.cut();
-        stream.set_read_timeout(None).expect("no timeout");
         assert!(ask(&mut stream).is_err(), "a cut connection has ended");
         assert!(ask(&mut connect(&proxy)).is_err(), "new connections end too");
         proxy.heal();

@@ -87,12 +87,18 @@ fn an_early_end_is_told_with_the_log() {
 fn a_deadline_is_told_and_leaves_nothing_running() {
     let scratch = Scratch::new("deadline");
     let log = scratch.path().join("log");
+    let said = log.clone();
+    // It is looked for before the deadline counts, or the process might have said nothing yet.
+    let never = move || {
+        assert!(wait_until(SOON, || fs::read_to_string(&said).is_ok_and(|text| text.ends_with('\n'))));
+        false
+    };
     let error = Server::start_within(
         Duration::from_millis(300),
         "script",
         shell("echo pid $$; sleep 600"),
         &log,
-        Ready::Check(Box::new(|| false)),
+        Ready::Check(Box::new(never)),
     )
     .expect_err("never ready");
     assert!(matches!(error, ServerError::NotReady { .. }), "{error}");

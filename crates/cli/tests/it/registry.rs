@@ -1,7 +1,6 @@
 //! `metaroute registry`, on a fleet file and on a real etcd.
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +8,7 @@ use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::etcd::Etcd;
 use test_support::redis::Redis;
-use test_support::{Scratch, require};
+use test_support::{Port, Scratch, require};
 
 use crate::fleet::Fleet;
 use crate::run::{Run, command, metaroute};
@@ -124,7 +123,7 @@ fn watching_a_fleet_file_prints_a_line_for_every_change() {
 #[test]
 fn what_cannot_be_reached_used_or_understood_has_its_own_status() {
     // Nobody listens here.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = Port::reserve();
     let down = format!("etcd://127.0.0.1:{port}");
     for (command, more) in [
         ("list", vec![down.as_str()]),
@@ -251,7 +250,7 @@ fn the_doctor_says_what_is_wrong_and_how_to_mend_it() {
     assert_eq!(doubtful.status, 1, "{doubtful:?}");
     assert_eq!(check(&doubtful.json(), "service")["status"], "warning");
     assert_eq!(check(&doubtful.json(), "layout")["status"], "warning");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = Port::reserve();
     let down = registry("doctor", &[&format!("etcd://root:hunter2@127.0.0.1:{port}")]);
     assert_eq!((down.status, &down.json()["ok"]), (3, &json!(false)));
     assert!(check(&down.json(), "server")["hint"].is_string() && check(&down.json(), "access")["status"] == "error");

@@ -6,10 +6,13 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use test_support::{Port, wait_until};
 
 use crate::run::{Run, command, metaroute, metaroute_with};
 
@@ -45,7 +48,7 @@ impl Process {
 
     /// Waits until answers are complete; there is no event for it over plain HTTP.
     fn wait_ready(&self) {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         while self.run(&["query", "file_metadata", "--allow", "global", "--limit", "1"]).status != 0 {
             assert!(Instant::now() < end, "never ready");
             std::thread::sleep(Duration::from_millis(20));
@@ -190,6 +193,8 @@ fn case_37_nothing_acknowledged_is_lost_by_a_kill() {
         assert!(found >= acknowledged, "round {round}: {found} rows, {acknowledged} were acknowledged");
         let address = up.address.clone();
         let from = found;
+        let written = Arc::new(AtomicU64::new(from));
+        let told = Arc::clone(&written);
         let writer = std::thread::spawn(move || {
             let mut last = from;
             // Until the server is gone.
@@ -202,9 +207,13 @@ fn case_37_nothing_acknowledged_is_lost_by_a_kill() {
                     return last;
                 }
                 last += 25;
+                told.store(last, Ordering::Relaxed);
             }
         });
-        std::thread::sleep(Duration::from_millis(700));
+        // In the middle of writing, however long that takes to begin.
+        let writing = wait_until(Duration::from_secs(60), || written.load(Ordering::Relaxed) >= from + 50);
+        assert!(writing, "round {round}: nothing is written");
+        std::thread::sleep(Duration::from_millis(150));
         let killed = Instant::now();
         up.kill();
         acknowledged = writer.join().expect("no assertion failed");
@@ -260,7 +269,7 @@ fn a_tree_is_scanned_and_scanned_again() {
     let root = tree.display().to_string();
     let data = folder.path().join("data");
     let find = |up: &Process, expected: usize| {
-        let end = Instant::now() + Duration::from_secs(30);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let run = up.run(&[
                 "query",
@@ -351,8 +360,10 @@ fn shards_as_processes_are_killed_and_come_back() {
         );
         Process::start(&["server", "--role", "shard", "--config", &config])
     };
-    let s0 = shard("s0", "127.0.0.1:0");
-    let s1 = shard("s1", "127.0.0.1:0");
+    // Nobody takes the place of the one that is killed before it is back.
+    let (p0, p1) = (Port::reserve(), Port::reserve());
+    let s0 = shard("s0", &p0.address().to_string());
+    let s1 = shard("s1", &p1.address().to_string());
     let address = |process: &Process| process.address.strip_prefix("grpc://").expect("gRPC").to_owned();
     let (a0, a1) = (address(&s0), address(&s1));
     let instance =
@@ -361,7 +372,7 @@ fn shards_as_processes_are_killed_and_come_back() {
     write("fleet.json", fleet.to_string());
     let config = write(
         "router.yaml",
-        "{listen: '127.0.0.1:0', topology: ./data/topology, registry: ./fleet.json, timeout: 3s}".to_owned(),
+        "{listen: '127.0.0.1:0', topology: ./data/topology, registry: ./fleet.json, timeout: 20s}".to_owned(),
     );
     let router = Process::start(&["server", "--role", "router", "--config", &config]);
     router.wait_ready();
@@ -396,7 +407,7 @@ fn shards_as_processes_are_killed_and_come_back() {
     );
 
     let _s1 = shard("s1", &a1);
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(60);
     loop {
         let run = page(&router);
         assert!(run.status == 5 || (run.status == 0 && whole(&run)), "a wrong answer: {run:?}");

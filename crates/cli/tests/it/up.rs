@@ -86,7 +86,7 @@ impl Up {
     /// Asks again and again until the answer is right; there is no event to wait for over plain HTTP.
     #[track_caller]
     fn wait(&self, path: &str, right: impl Fn(&Answer) -> bool) -> Answer {
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             let answer = self.get(path);
             if right(&answer) {

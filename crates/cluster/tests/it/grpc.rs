@@ -122,9 +122,10 @@ async fn states_and_failures_cross_the_wire() {
 #[tokio::test]
 async fn a_port_nobody_listens_on_is_a_failed_shard() {
     let sim = remote(1, 1).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    drop(listener);
+    // Bound, so that nobody else can, and refusing whoever comes.
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
+    let port = socket.local_addr().expect("bound").port();
     let shard = metaroute_cluster::protocol::ShardId::new("g0", "s0");
     let gone = instance(Address::new("127.0.0.1", port).expect("legal"), &shard, ShardState::Ready, None);
     sim.replicas.apply(Update::Snapshot(vec![gone]));

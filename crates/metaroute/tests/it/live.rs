@@ -161,6 +161,7 @@ async fn an_unreachable_registry_is_the_cause_of_not_being_ready() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("fleet.yaml");
     let orders = connect(path.to_str().unwrap()).unwrap().service("orders").start().await.unwrap();
+    until("the registry was asked", || orders.status().registry == State::Unreachable).await;
     let error = orders.ready(Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(error.reason, NoPickReason::Unresolved);
     assert_eq!(error.to_string(), "service `orders` is not ready after 300ms: unresolved");

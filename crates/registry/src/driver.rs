@@ -136,6 +136,16 @@ pub struct Snapshot {
 const NOTES_MAX: usize = 100;
 
 impl Snapshot {
+    /// Leaves out an entry of a key or node that cannot be read. As many are described as a person reads; the count has
+    /// them all.
+    #[allow(dead_code, reason = "a build without network back ends has no use for it")]
+    pub(crate) fn reject(&mut self, registry: &'static str, message: String) {
+        self.rejected += 1;
+        if self.notes.len() < 20 {
+            self.notes.push(Note { code: "bad_entry", message, file: registry.into(), at: None });
+        }
+    }
+
     /// Keeps the first hundred notes and says how many there were.
     #[allow(dead_code, reason = "a build without network back ends has no use for it")]
     pub(crate) fn bound_notes(&mut self) {

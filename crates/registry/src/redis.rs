@@ -94,7 +94,6 @@ use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
 use crate::carrier::{self, RESERVED};
-use crate::document::Note;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
@@ -573,7 +572,7 @@ impl Redis {
                 (address, &owner, sorted).hash(&mut hash);
                 match seata::read(address, &owner, fields) {
                     Ok(instance) => out.instances.push(instance),
-                    Err(why) => reject(&mut out, &seata::live_key(service, address), &why),
+                    Err(why) => out.reject("redis", format!("key `{}`: {why}", seata::live_key(service, address))),
                 }
             }
         }
@@ -618,7 +617,7 @@ impl Redis {
                 (id, &document).hash(&mut hash);
                 match carrier::from_json(&document) {
                     Ok(instance) => out.instances.push(instance),
-                    Err(why) => reject(&mut out, &keys.instance(id), &why),
+                    Err(why) => out.reject("redis", format!("key `{}`: {why}", keys.instance(id))),
                 }
             }
         }
@@ -674,16 +673,8 @@ fn unique(out: &mut Snapshot) {
         std::mem::take(&mut out.instances).into_iter().partition(|instance| ids.insert(instance.id.clone()));
     out.instances = keep;
     for instance in twice {
-        reject(out, &instance.address.to_string(), &format!("another entry has the id `{}` already", instance.id));
-    }
-}
-
-fn reject(out: &mut Snapshot, key: &str, why: &str) {
-    out.rejected += 1;
-    // As many as a person reads; the count has them all.
-    if out.notes.len() < 20 {
-        let message = format!("key `{key}`: {why}");
-        out.notes.push(Note { code: "bad_entry", message, file: "redis".into(), at: None });
+        let message = format!("key `{}`: another entry has the id `{}` already", instance.address, instance.id);
+        out.reject("redis", message);
     }
 }
 

@@ -7,7 +7,6 @@ use serde_json::{Map, Value};
 
 use super::proto::KeyValue;
 use crate::carrier::{self, Native};
-use crate::document::Note;
 use crate::driver::Snapshot;
 use crate::seata_layout;
 use crate::segment::{decode, encode};
@@ -140,8 +139,11 @@ impl Layout {
             meta.iter().filter_map(|kv| Some((rest(kv, prefixes.get(1)?)?, &*kv.value))).collect();
         let mut ids = BTreeSet::new();
         for kv in live {
+            let mut reject = |why: &str| {
+                out.reject("etcd", format!("key `{}`: {why}", String::from_utf8_lossy(&kv.key)));
+            };
             let Some(name) = rest(kv, &prefixes[0]) else {
-                reject(&mut out, kv, "the key is not UTF-8");
+                reject("the key is not UTF-8");
                 continue;
             };
             let read = match self {
@@ -163,10 +165,10 @@ impl Layout {
                     if ids.insert(instance.id.clone()) {
                         out.instances.push(instance);
                     } else {
-                        reject(&mut out, kv, &format!("another entry has the id `{}` already", instance.id));
+                        reject(&format!("another entry has the id `{}` already", instance.id));
                     }
                 }
-                Err(why) => reject(&mut out, kv, &why),
+                Err(why) => reject(&why),
             }
         }
         out
@@ -231,15 +233,6 @@ fn grpc_instance(name: &str, value: &[u8]) -> Result<Instance, String> {
 
 fn rest<'a>(kv: &'a KeyValue, prefix: &[u8]) -> Option<&'a str> {
     std::str::from_utf8(kv.key.strip_prefix(prefix)?).ok()
-}
-
-fn reject(out: &mut Snapshot, kv: &KeyValue, why: &str) {
-    out.rejected += 1;
-    // As many as a person reads; the count has them all.
-    if out.notes.len() < 20 {
-        let message = format!("key `{}`: {why}", String::from_utf8_lossy(&kv.key));
-        out.notes.push(Note { code: "bad_entry", message, file: "etcd".into(), at: None });
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use zookeeper_client::Stat;
 
 use crate::carrier::{self, Native};
-use crate::document::Note;
 use crate::driver::Snapshot;
 use crate::seata_layout;
 use crate::segment;
@@ -165,10 +164,11 @@ impl Layout {
                     if ids.insert(instance.id.clone()) {
                         out.instances.push(instance);
                     } else {
-                        reject(&mut out, &name, &format!("another entry has the id `{}` already", instance.id));
+                        let message = format!("node `{name}`: another entry has the id `{}` already", instance.id);
+                        out.reject("zookeeper", message);
                     }
                 }
-                Err(why) => reject(&mut out, &name, &why),
+                Err(why) => out.reject("zookeeper", format!("node `{name}`: {why}")),
             }
         }
         out
@@ -321,15 +321,6 @@ fn form_encode(text: &str) -> String {
 
 fn form_decode(text: &str) -> Option<String> {
     segment::decode(&text.replace('+', " "))
-}
-
-fn reject(out: &mut Snapshot, name: &str, why: &str) {
-    out.rejected += 1;
-    // As many as a person reads; the count has them all.
-    if out.notes.len() < 20 {
-        let message = format!("node `{name}`: {why}");
-        out.notes.push(Note { code: "bad_entry", message, file: "zookeeper".into(), at: None });
-    }
 }
 
 #[cfg(test)]

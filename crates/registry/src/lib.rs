@@ -26,6 +26,16 @@ pub mod fleet;
 #[cfg(feature = "http")]
 #[allow(dead_code, reason = "not every back end needs all of it")]
 mod http;
+#[cfg(any(
+    feature = "etcd",
+    feature = "nacos",
+    feature = "redis",
+    feature = "seata",
+    feature = "sofa",
+    feature = "zookeeper"
+))]
+#[allow(dead_code, reason = "no driver needs all of it")]
+mod holdings;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod joint;
 #[cfg(feature = "kubernetes-any")]

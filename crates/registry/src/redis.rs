@@ -97,6 +97,7 @@ use crate::carrier::{self, RESERVED};
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::holdings::{self, Holdings};
 use crate::registry::ConnectError;
 use crate::seata_layout;
 use crate::tls::Tls;
@@ -123,7 +124,7 @@ pub(crate) struct Redis {
     ttl: Duration,
     rescan: Duration,
     /// What was registered here.
-    holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
+    holdings: Holdings<Holding>,
     /// What messages said about a cluster, by address.
     rumours: Mutex<HashMap<Box<str>, Rumours>>,
     process: String,
@@ -241,17 +242,12 @@ impl Redis {
             layout,
             ttl,
             rescan,
-            holdings: Mutex::default(),
+            holdings: Holdings::default(),
             rumours: Mutex::default(),
             // In containers every process is number 1 on a host of the same name, so some chance belongs to it.
             process: format!("{}@{host_name}/{:x}", std::process::id(), rand::random::<u64>()),
             lives: AtomicU64::new(0),
         })
-    }
-
-    fn holdings(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Holding>> {
-        // Every change is one call on the map.
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rumours(&self) -> MutexGuard<'_, HashMap<Box<str>, Rumours>> {
@@ -296,8 +292,7 @@ impl Redis {
     async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
         self.check(service, Some(instance))?;
         let lease = Lease { renew_every: Some(self.ttl * 2 / 5) };
-        let key = (Box::from(service), instance.id.clone());
-        let again = self.holdings().get(&key).cloned();
+        let again = self.holdings.get(service, &instance.id);
         let link = self.link(service).await?;
         if let Some(before) = &again
             && self.owner(&link, service, instance, before).await? == Owner::Other
@@ -306,7 +301,7 @@ impl Redis {
             return Ok(lease);
         }
         let owner = {
-            let mut holdings = self.holdings();
+            let mut holdings = self.holdings.lock();
             if self.layout == Layout::Seata {
                 // Another id at the same address is replaced, and must not take this one with it when it goes.
                 holdings.retain(|(name, id), holding| {
@@ -314,7 +309,7 @@ impl Redis {
                 });
             }
             // Before the answer: it may be lost, and the instance be there all the same.
-            let holding = holdings.entry(key).or_insert_with(|| {
+            let holding = holdings.entry(holdings::key(service, &instance.id)).or_insert_with(|| {
                 let life = self.lives.fetch_add(1, Ordering::Relaxed);
                 Holding {
                     address: instance.address.clone(),
@@ -378,7 +373,7 @@ impl Redis {
     }
 
     async fn refresh(&self, service: &str, instance: &Instance) -> Result<Renewal, DriverError> {
-        let held = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
+        let held = self.holdings.get(service, &instance.id);
         let Some(held) = held else { return Ok(Renewal::Lost) };
         let link = self.link(service).await?;
         match self.owner(&link, service, instance, &held).await? {
@@ -411,16 +406,15 @@ impl Redis {
 
     /// Where an instance is: where it was registered from here, or where it is found.
     async fn address(&self, link: &Link, service: &str, id: &InstanceId) -> Result<Option<Address>, DriverError> {
-        if let Some(holding) = self.holdings().get(&(service.into(), id.clone())) {
-            return Ok(Some(holding.address.clone()));
+        if let Some(holding) = self.holdings.get(service, id) {
+            return Ok(Some(holding.address));
         }
         let found = self.look(link, service, Instant::now()).await?.snapshot.instances;
         Ok(found.into_iter().find(|instance| instance.id == *id).map(|instance| instance.address))
     }
 
     async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
-        let key = (Box::from(service), id.clone());
-        let held = self.holdings().get(&key).cloned();
+        let held = self.holdings.get(service, id);
         let link = self.link(service).await?;
         let theirs = match &held {
             Some(held) => {
@@ -450,7 +444,7 @@ impl Redis {
                 }
             }
         }
-        self.holdings().remove(&key);
+        self.holdings.remove(service, id);
         Ok(())
     }
 

@@ -60,6 +60,7 @@ use crate::document::Note;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::holdings::{self, Holdings};
 use crate::http::{CALL_TIMEOUT, Http, refusal, unreachable};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
@@ -99,7 +100,7 @@ pub(crate) struct Sofa {
     /// One connects, the others wait for it.
     connecting: tokio::sync::Mutex<()>,
     link: Mutex<Option<Arc<Link>>>,
-    own: Mutex<HashMap<(Box<str>, InstanceId), Own>>,
+    own: Holdings<Own>,
     known: Mutex<HashSet<Box<str>>>,
     /// Tells the lives of one process apart, and those of several.
     process: u64,
@@ -210,7 +211,7 @@ impl Sofa {
             plain,
             connecting: tokio::sync::Mutex::default(),
             link: Mutex::default(),
-            own: Mutex::default(),
+            own: Holdings::default(),
             known: Mutex::default(),
             process: rand::random(),
             counter: AtomicU64::new(1),
@@ -220,11 +221,6 @@ impl Sofa {
     /// A number that was not used before in this process.
     fn number(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn own(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Own>> {
-        // Nothing panics while it is held.
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The services that were known when they were last seen.
@@ -315,9 +311,9 @@ impl Sofa {
     async fn publish(&self, service: &str, instance: &Instance) -> Result<(), DriverError> {
         check_service(service)?;
         let link = self.link().await?;
-        let key = (Box::from(service), instance.id.clone());
+        let key = holdings::key(service, &instance.id);
         let mut publisher = {
-            let mut own = self.own();
+            let mut own = self.own.lock();
             let known = own.entry(key.clone()).or_insert_with(|| {
                 let life = format!("{:016x}-{}", self.process, self.number());
                 let incarnation = Incarnation::new(&*life);
@@ -342,15 +338,14 @@ impl Sofa {
         };
         link.connection.register("PublisherRegisterPb", &message).await?;
         publisher.link = Some(link.number);
-        if let Some(known) = self.own().get_mut(&key).filter(|known| known.version == publisher.version) {
+        if let Some(known) = self.own.lock().get_mut(&key).filter(|known| known.version == publisher.version) {
             known.link = publisher.link;
         }
         Ok(())
     }
 
     async fn unpublish(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
-        let key = (Box::from(service), id.clone());
-        let publisher = self.own().get_mut(&key).map(|known| {
+        let publisher = self.own.lock().get_mut(&holdings::key(service, id)).map(|known| {
             known.link = None;
             known.version += 1;
             known.clone()
@@ -364,7 +359,7 @@ impl Sofa {
             };
             link.connection.register("PublisherRegisterPb", &message).await?;
         }
-        self.own().remove(&key);
+        self.own.remove(service, id);
         Ok(())
     }
 
@@ -608,8 +603,7 @@ impl Driver for Sofa {
 
     fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal> {
         Box::pin(async {
-            let key = (service.into(), instance.id.clone());
-            let carried_by = self.own().get(&key).and_then(|own| own.link);
+            let carried_by = self.own.get(service, &instance.id).and_then(|own| own.link);
             let open = self.open_link().map(|link| link.number);
             Ok(if carried_by.is_some() && carried_by == open { Renewal::Kept } else { Renewal::Lost })
         })

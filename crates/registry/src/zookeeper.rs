@@ -64,10 +64,10 @@
 //! Curator's discovery 5.4 in both directions; kazoo. TLS with required client certificates on the same server.
 
 use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use metaroute_core::instance::{Instance, InstanceId};
@@ -79,6 +79,7 @@ use crate::carrier::RESERVED;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::holdings::{self, Holdings};
 use crate::joint::Joint;
 use crate::registry::ConnectError;
 use crate::socket::Socket;
@@ -119,7 +120,7 @@ pub(crate) struct ZooKeeper {
     /// The sessions that this connection has had, the last ones.
     sessions: Mutex<VecDeque<i64>>,
     /// What was registered here.
-    holdings: Mutex<HashMap<(Box<str>, InstanceId), Holding>>,
+    holdings: Holdings<Holding>,
 }
 
 /// A session, and what its connections go through.
@@ -198,13 +199,8 @@ impl ZooKeeper {
             acl,
             session: Joint::default(),
             sessions: Mutex::default(),
-            holdings: Mutex::default(),
+            holdings: Holdings::default(),
         })
-    }
-
-    fn holdings(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Holding>> {
-        // Every change is one call on the map.
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn acls(&self) -> Acls<'static> {
@@ -315,15 +311,15 @@ impl ZooKeeper {
     }
 
     async fn register(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
-        let key = (Box::from(service), instance.id.clone());
-        let before = self.holdings().get(&key).cloned();
+        let before = self.holdings.get(service, &instance.id);
         let since_ms = before.as_ref().map_or_else(now_ms, |before| before.since_ms);
         let node = self.node(service, instance, since_ms)?;
         let client = self.client().await?;
         let session = client.session_id().0;
         let lease = Lease { renew_every: Some(client.session_timeout() / 3) };
         {
-            let mut holdings = self.holdings();
+            let key = holdings::key(service, &instance.id);
+            let mut holdings = self.holdings.lock();
             // Another id at the same node is replaced, and must not take this one with it when it goes.
             holdings.retain(|other, holding| *other == key || *holding.path != *node.path);
             // Before the answer: it may be lost, and the node be there all the same.
@@ -403,7 +399,7 @@ impl ZooKeeper {
     }
 
     async fn still_there(&self, service: &str, instance: &Instance) -> Result<Renewal, DriverError> {
-        let held = self.holdings().get(&(service.into(), instance.id.clone())).cloned();
+        let held = self.holdings.get(service, &instance.id);
         let Some(held) = held else { return Ok(Renewal::Lost) };
         let client = self.client().await?;
         let session = client.session_id().0;
@@ -428,8 +424,7 @@ impl ZooKeeper {
 
     async fn remove(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
         self.check(service)?;
-        let key = (Box::from(service), id.clone());
-        let held = self.holdings().get(&key).cloned();
+        let held = self.holdings.get(service, id);
         let client = self.client().await?;
         match held {
             Some(held) => self.delete_own(&client, &held).await?,
@@ -442,7 +437,7 @@ impl ZooKeeper {
                 }
             }
         }
-        self.holdings().remove(&key);
+        self.holdings.remove(service, id);
         Ok(())
     }
 

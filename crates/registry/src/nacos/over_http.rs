@@ -18,6 +18,7 @@ use super::{names, wire};
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::holdings::Holdings;
 use crate::http;
 use crate::web::{Method, StatusCode};
 
@@ -48,7 +49,7 @@ pub(super) struct NacosHttp {
     /// 0 while it is not known, else the version of the client interface.
     version: AtomicU8,
     versions: AtomicU64,
-    ours: Mutex<HashMap<(Box<str>, InstanceId), Wired>>,
+    ours: Holdings<Wired>,
     seen: Mutex<HashMap<Box<str>, (u64, Snapshot)>>,
 }
 
@@ -61,7 +62,7 @@ impl NacosHttp {
             poll,
             version: AtomicU8::new(0),
             versions: AtomicU64::new(0),
-            ours: Mutex::default(),
+            ours: Holdings::default(),
             seen: Mutex::default(),
         }
     }
@@ -229,8 +230,7 @@ impl Driver for NacosHttp {
         Box::pin(async move {
             names::service(service)?;
             let config = &self.config;
-            let key = (Box::from(service), instance.id.clone());
-            let life = lock(&self.ours).get(&key).and_then(|wired| wired.life().map(str::to_owned));
+            let life = self.ours.get(service, &instance.id).and_then(|wired| wired.life().map(str::to_owned));
             let life = life.unwrap_or_else(super::born);
             let limit = self.limits().total_chars.unwrap_or(config.metadata_limit);
             let mut wired = Wired::of(instance, config.home(), &life, limit)?;
@@ -239,16 +239,14 @@ impl Driver for NacosHttp {
             let (_, said) =
                 self.client(Method::POST, paths, |version| self.instance_pairs(service, &wired, version)).await?;
             said.taken()?;
-            lock(&self.ours).insert(key, wired);
+            self.ours.insert(service, &instance.id, wired);
             Ok(Lease { renew_every: config.ephemeral.then(|| self.beat_every()) })
         })
     }
 
     fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal> {
         Box::pin(async move {
-            let Some(wired) = lock(&self.ours).get(&(Box::from(service), instance.id.clone())).cloned() else {
-                return Ok(Renewal::Lost);
-            };
+            let Some(wired) = self.ours.get(service, &instance.id) else { return Ok(Renewal::Lost) };
             let known = self.version.load(Ordering::Relaxed);
             let said = if known == 1 {
                 let mut pairs = self.place_pairs(service, &wired, 1);
@@ -281,9 +279,7 @@ impl Driver for NacosHttp {
     fn withdraw<'a>(&'a self, service: &'a str, id: &'a InstanceId) -> Answer<'a, ()> {
         Box::pin(async move {
             names::service(service)?;
-            let key = (Box::from(service), id.clone());
-            let ours = lock(&self.ours).get(&key).cloned();
-            let wired = match ours {
+            let wired = match self.ours.get(service, id) {
                 Some(wired) => wired,
                 None => {
                     let list = self.fetch(service).await?;
@@ -294,7 +290,7 @@ impl Driver for NacosHttp {
                 }
             };
             self.deregister(service, &wired).await?;
-            lock(&self.ours).remove(&key);
+            self.ours.remove(service, id);
             Ok(())
         })
     }

@@ -74,6 +74,7 @@ mod naming;
 mod node;
 mod raft;
 mod session;
+mod watching;
 
 pub(crate) use naming::NamingServer;
 pub(crate) use raft::Raft;

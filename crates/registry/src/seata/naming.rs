@@ -1,8 +1,7 @@
 //! The driver for Seata's NamingServer.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::web::StatusCode;
@@ -12,21 +11,20 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::node::{self, Listing, Registered, VGROUP};
-use super::session::{CALL, Failing, POLL_SLACK, Session};
+use super::session::{CALL, POLL_SLACK, Session};
+use super::watching::{CALM, Failing, Place};
 use crate::backend::{Params, bad};
 use crate::carrier;
 use crate::driver::{
     Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Lease, Limits, Renewal, Seen, SeenState, Snapshot,
 };
+use crate::holdings::{self, Holdings};
 use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
 
 const PORT: u16 = 8081;
 /// How long a server that forgot everything is waited for at least: heartbeats of a busy machine are late.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Pause after a poll that announced a change which was none, so that a confused server is not asked without end.
-const CALM: Duration = Duration::from_millis(300);
-
 /// A group of NamingServers.
 pub(crate) struct NamingServer {
     session: Session,
@@ -37,8 +35,8 @@ pub(crate) struct NamingServer {
     poll: Duration,
     /// The server that is read from.
     current: AtomicUsize,
-    /// What is registered by us, by service and id.
-    own: Mutex<HashMap<(Box<str>, InstanceId), Own>>,
+    /// What is registered by us.
+    own: Holdings<Own>,
     failing: Failing,
     /// Tells the lives of one process apart, and those of several.
     process: u64,
@@ -66,17 +64,15 @@ struct Sent {
 /// What a discovery found.
 struct Found {
     server: usize,
-    /// As answered; only ever sent back.
-    term: String,
+    term: i64,
     /// `None` where the server knows no such vgroup.
     list: Option<(Snapshot, u64)>,
 }
 
-/// A cursor: where the list was read, the term it had, and a number for what was in it.
-struct Place {
-    server: usize,
-    term: String,
-    print: Option<u64>,
+impl Found {
+    fn place(&self) -> Place {
+        Place { server: self.server, term: self.term, print: self.list.as_ref().map(|(_, print)| *print) }
+    }
 }
 
 impl NamingServer {
@@ -103,7 +99,7 @@ impl NamingServer {
             heartbeat,
             poll,
             current: AtomicUsize::new(0),
-            own: Mutex::default(),
+            own: Holdings::default(),
             failing: Failing::default(),
             process: rand::random(),
             lives: AtomicU64::new(0),
@@ -111,15 +107,10 @@ impl NamingServer {
         })
     }
 
-    fn own(&self) -> MutexGuard<'_, HashMap<(Box<str>, InstanceId), Own>> {
-        // Nothing panics while it is held.
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What to send for an instance: the same as before where nothing changed, else with a higher term.
     fn prepare(&self, service: &str, instance: &Instance) -> Sent {
-        let mut own = self.own();
-        let key = (service.into(), instance.id.clone());
+        let mut own = self.own.lock();
+        let key = holdings::key(service, &instance.id);
         let old = own.get(&key);
         if let Some(old) = old.filter(|old| old.instance == *instance) {
             return old.sent.clone();
@@ -214,9 +205,8 @@ impl NamingServer {
 
     async fn look_at(&self, server: usize, service: &str) -> Result<Found, DriverError> {
         let answer = self.discovery(server, service).await?;
-        let term = answer.get("term").filter(|term| term.is_number()).map_or("0".to_owned(), Value::to_string);
+        let term = answer.get("term").and_then(Value::as_i64).unwrap_or(0);
         let mut listing = Listing::default();
-        let mut clusters = 0;
         for_each_node(&answer, |cluster, unit, node| {
             let mut read = node::read(node);
             if let Ok(instance) = &mut read {
@@ -232,37 +222,26 @@ impl NamingServer {
                 listing.add(node, read);
             }
         });
-        if let Some(list) = answer.get("clusterList").and_then(Value::as_array) {
-            clusters = list.len();
-        }
-        let unknown = clusters == 0 && term == "0";
+        let clusters = answer.get("clusterList").and_then(Value::as_array).map_or(0, Vec::len);
+        let unknown = clusters == 0 && term == 0;
         Ok(Found { server, term, list: (!unknown).then(|| listing.finish()) })
     }
 
     /// Asks the server that is read from, then the others; keeps to the one that answered.
     async fn look(&self, first: usize, service: &str) -> Result<Found, DriverError> {
-        let mut last = None;
-        for step in 0..self.session.servers() {
-            let server = (first + step) % self.session.servers();
-            match self.look_at(server, service).await {
-                Ok(found) => {
-                    self.current.store(server, Ordering::Relaxed);
-                    return Ok(found);
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.unwrap_or_else(|| DriverError::new(ErrorKind::Unreachable, "the address names no server")))
+        let found = self.session.first_answer(first, |server| self.look_at(server, service)).await?;
+        self.current.store(found.server, Ordering::Relaxed);
+        Ok(found)
     }
 
     /// A long poll; whether the server announced a change.
-    async fn poll(&self, server: usize, service: &str, term: &str, time: Duration) -> Result<bool, DriverError> {
-        let millis = time.as_millis().to_string();
-        let query = [("vGroup", service), ("clientTerm", term), ("timeout", &millis)];
+    async fn poll(&self, place: Place, service: &str) -> Result<bool, DriverError> {
+        let (term, millis) = (place.term.to_string(), self.poll.as_millis().to_string());
+        let query = [("vGroup", service), ("clientTerm", &term), ("timeout", &millis)];
         let response = self
             .session
-            .send(server, |client, base| {
-                client.post(format!("{base}/naming/v1/watch")).query(&query).timeout(time + POLL_SLACK)
+            .send(place.server, |client, base| {
+                client.post(format!("{base}/naming/v1/watch")).query(&query).timeout(self.poll + POLL_SLACK)
             })
             .await?;
         Ok(response.status() != StatusCode::NOT_MODIFIED)
@@ -277,7 +256,7 @@ impl NamingServer {
             let found = if any && lost_since.is_none() {
                 self.look(place.server, service).await?
             } else {
-                match self.poll(place.server, service, &place.term, self.poll).await {
+                match self.poll(place, service).await {
                     Ok(changed) => {
                         announced = changed;
                         self.look(place.server, service).await?
@@ -292,7 +271,7 @@ impl NamingServer {
                     if any {
                         return Ok(found);
                     }
-                    place = Place { server: found.server, term: found.term, print: None };
+                    place = found.place();
                     continue;
                 }
                 // It knew the vgroup and does not any more: it was restarted. Whoever registers there does so again
@@ -304,7 +283,7 @@ impl NamingServer {
                     return Ok(found);
                 }
                 any = true;
-                place = Place { server: found.server, term: found.term, print: place.print };
+                place = Place { print: place.print, ..found.place() };
                 tokio::time::sleep(CALM).await;
                 continue;
             };
@@ -315,7 +294,7 @@ impl NamingServer {
             if announced {
                 tokio::time::sleep(CALM).await;
             }
-            place = Place { server: found.server, term: found.term, print: place.print };
+            place = Place { print: place.print, ..found.place() };
         }
     }
 
@@ -440,26 +419,6 @@ fn belongs(node: &Value, service: &str) -> bool {
     mapping.is_none_or(|mapping| mapping.contains_key(service))
 }
 
-impl Place {
-    fn of(found: &Found) -> Self {
-        Self { server: found.server, term: found.term.clone(), print: found.list.as_ref().map(|(_, print)| *print) }
-    }
-
-    fn cursor(&self) -> Cursor {
-        let print = self.print.map_or("-".to_owned(), |print| format!("{print:016x}"));
-        Cursor::new(format!("{}:{}:{print}", self.server, self.term))
-    }
-
-    /// `None` for a cursor of somebody else.
-    fn parse(text: &str, servers: usize) -> Option<Self> {
-        let mut parts = text.split(':');
-        let (server, term, print) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
-        term.parse::<i64>().ok()?;
-        let print = if print == "-" { None } else { Some(u64::from_str_radix(print, 16).ok()?) };
-        (server < servers && parts.next().is_none()).then(|| Self { server, term: term.to_owned(), print })
-    }
-}
-
 impl Driver for NamingServer {
     fn capabilities(&self) -> Capabilities {
         Capabilities { register: true, list: true, liveness: true, weight: true }
@@ -480,7 +439,7 @@ impl Driver for NamingServer {
     fn renew<'a>(&'a self, service: &'a str, instance: &'a Instance) -> Answer<'a, Renewal> {
         Box::pin(async {
             // A repeated registration is the heartbeat, and restores what a server lost.
-            let sent = self.own().get(&(service.into(), instance.id.clone())).map(|own| own.sent.clone());
+            let sent = self.own.get(service, &instance.id).map(|own| own.sent);
             let Some(sent) = sent else { return Ok(Renewal::Lost) };
             self.post_all("register", &sent).await?;
             Ok(Renewal::Kept)
@@ -489,13 +448,11 @@ impl Driver for NamingServer {
 
     fn withdraw<'a>(&'a self, service: &'a str, id: &'a InstanceId) -> Answer<'a, ()> {
         Box::pin(async move {
-            let key = (service.into(), id.clone());
-            let sent = self.own().get(&key).map(|own| own.sent.clone());
-            match sent {
+            match self.own.get(service, id).map(|own| own.sent) {
                 Some(sent) => self.post_all("unregister", &self.last_word(sent)).await?,
                 None => self.withdraw_unseen(service, id).await?,
             }
-            self.own().remove(&key);
+            self.own.remove(service, id);
             Ok(())
         })
     }
@@ -506,34 +463,26 @@ impl Driver for NamingServer {
 
     fn list(&self) -> Answer<'_, Vec<Box<str>>> {
         Box::pin(async {
-            let first = self.current.load(Ordering::Relaxed);
-            let mut last = None;
-            for step in 0..self.session.servers() {
-                let server = (first + step) % self.session.servers();
-                let query = [("namespace", &*self.namespace)];
-                let answer = self.session.json(server, |client, base| {
+            let query = [("namespace", &*self.namespace)];
+            let clusters = |server| {
+                self.session.json(server, |client, base| {
                     client.get(format!("{base}/naming/v1/clusters")).query(&query).timeout(CALL)
-                });
-                match answer.await {
-                    Ok(clusters) => return Ok(vgroups(&clusters)),
-                    Err(error) => last = Some(error),
-                }
-            }
-            Err(last.unwrap_or_else(|| DriverError::new(ErrorKind::Unreachable, "the address names no server")))
+                })
+            };
+            let clusters = self.session.first_answer(self.current.load(Ordering::Relaxed), clusters).await?;
+            Ok(vgroups(&clusters))
         })
     }
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
-            let failed = self.failing.last(service);
-            let after = after.cloned().or_else(|| failed.clone().flatten());
-            let place = after.as_ref().and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
-            let found = match place {
-                Some(place) => self.next(service, place, failed.is_some()).await,
+            let start = self.failing.start(service, after, self.session.servers());
+            let found = match start.place {
+                Some(place) => self.next(service, place, start.failed).await,
                 None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
-            let found = self.failing.note(service, after, found)?;
-            let cursor = Place::of(&found).cursor();
+            let found = self.failing.note(service, start, found)?;
+            let cursor = found.place().cursor();
             let state = match found.list {
                 Some((snapshot, _)) => SeenState::Service(snapshot),
                 None => SeenState::UnknownService,
@@ -563,19 +512,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_cursor_comes_back_and_a_foreign_one_means_starting_over() {
-        for (term, print) in [("0", None), ("-1", Some(0)), ("1795981232531", Some(u64::MAX))] {
-            let place = Place { server: 1, term: term.to_owned(), print };
-            let read = Place::parse(place.cursor().as_str(), 2).expect("its own form");
-            assert_eq!((read.server, &*read.term, read.print), (1, term, print));
-            assert!(Place::parse(place.cursor().as_str(), 1).is_none(), "a server that is not there");
-        }
-        for text in ["", "7", "0:x:-", "0:1", "0:1:-:", "0:1:zz"] {
-            assert!(Place::parse(text, 1).is_none(), "{text}");
-        }
-    }
 
     #[test]
     fn a_change_raises_the_term_and_a_heartbeat_does_not() {

@@ -8,7 +8,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::node::{self, Listing};
-use super::session::{CALL, Failing, POLL_SLACK, Session};
+use super::session::{CALL, POLL_SLACK, Session};
+use super::watching::{CALM, Failing, Place};
 use crate::backend::{Params, bad};
 use crate::driver::{Answer, Capabilities, Cursor, Driver, DriverError, ErrorKind, Seen, SeenState, Snapshot};
 use crate::http::unreachable;
@@ -16,8 +17,6 @@ use crate::registry::ConnectError;
 use crate::url::RegistryUrl;
 
 const PORT: u16 = 7091;
-/// Pause after a poll that announced a change which was none.
-const CALM: Duration = Duration::from_millis(300);
 /// How often an idle stream is checked for life, and how long the answer may take.
 const PING: Duration = Duration::from_secs(5);
 /// An event beyond this is not metadata of a cluster.
@@ -45,12 +44,14 @@ enum State {
     Listed(Snapshot, u64),
 }
 
-/// A cursor: where the list was read, its term, and a number for what was in it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Place {
-    server: usize,
-    term: i64,
-    print: Option<u64>,
+impl Found {
+    fn place(&self) -> Place {
+        let print = match &self.state {
+            State::Listed(_, print) => Some(*print),
+            State::Unknown | State::Leaderless => None,
+        };
+        Place { server: self.server, term: self.term, print }
+    }
 }
 
 impl Raft {
@@ -150,7 +151,7 @@ impl Raft {
                 let found = read(place.server, &metadata);
                 // The stream opens with the state that is known, and may repeat an older one.
                 let newer = found.term >= place.term;
-                if newer && matches!(found.state, State::Listed(..)) && Place::of(&found).print != place.print {
+                if newer && matches!(found.state, State::Listed(..)) && found.place().print != place.print {
                     return Ok(Some(found));
                 }
             }
@@ -174,7 +175,7 @@ impl Raft {
                 Err(error) if self.session.servers() == 1 => return Err(error),
                 Err(_) => self.look(place.server + 1, group).await?,
             };
-            let now = Place::of(&found);
+            let now = found.place();
             // Of another server an older term is the word of one that was left behind; of the same one it says that the
             // cluster was set up anew.
             if now.print != place.print && (now.term >= place.term || now.server == place.server) {
@@ -238,29 +239,6 @@ fn event(line: &str) -> Option<(Option<String>, Value)> {
     Some((group, event.get_mut("metadata")?.take()))
 }
 
-impl Place {
-    fn of(found: &Found) -> Self {
-        let print = match &found.state {
-            State::Listed(_, print) => Some(*print),
-            State::Unknown | State::Leaderless => None,
-        };
-        Self { server: found.server, term: found.term, print }
-    }
-
-    fn cursor(self) -> Cursor {
-        let print = self.print.map_or("-".to_owned(), |print| format!("{print:016x}"));
-        Cursor::new(format!("{}:{}:{print}", self.server, self.term))
-    }
-
-    /// `None` for a cursor of somebody else.
-    fn parse(text: &str, servers: usize) -> Option<Self> {
-        let mut parts = text.split(':');
-        let (server, term, print) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
-        let print = if print == "-" { None } else { Some(u64::from_str_radix(print, 16).ok()?) };
-        (server < servers && parts.next().is_none()).then_some(Self { server, term, print })
-    }
-}
-
 impl Driver for Raft {
     fn capabilities(&self) -> Capabilities {
         Capabilities { register: false, list: false, liveness: true, weight: false }
@@ -273,15 +251,13 @@ impl Driver for Raft {
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
         Box::pin(async move {
-            let failed = self.failing.last(service);
-            let after = after.cloned().or_else(|| failed.clone().flatten());
-            let place = after.as_ref().and_then(|cursor| Place::parse(cursor.as_str(), self.session.servers()));
-            let found = match place {
-                Some(place) => self.next(service, place, failed.is_some()).await,
+            let start = self.failing.start(service, after, self.session.servers());
+            let found = match start.place {
+                Some(place) => self.next(service, place, start.failed).await,
                 None => self.look(self.current.load(Ordering::Relaxed), service).await,
             };
-            let found = self.failing.note(service, after, found)?;
-            let cursor = Place::of(&found).cursor();
+            let found = self.failing.note(service, start, found)?;
+            let cursor = found.place().cursor();
             let state = match found.state {
                 State::Listed(snapshot, _) => SeenState::Service(snapshot),
                 State::Unknown => SeenState::UnknownService,

@@ -1,7 +1,5 @@
 //! Calls to Seata's servers: one at a time by number, with a login per server, and with the `code` in the body checked.
 
-use std::collections::HashMap;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use crate::web::header::{AUTHORIZATION, HeaderValue};
@@ -11,7 +9,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
-use crate::driver::{Cursor, DriverError, ErrorKind};
+use crate::driver::{DriverError, ErrorKind};
 use crate::http::{Http, refusal, unreachable};
 use crate::registry::ConnectError;
 use crate::tls::Tls;
@@ -82,6 +80,25 @@ impl Session {
     /// A server as `scheme://host:port`.
     pub(super) fn base(&self, server: usize) -> &str {
         &self.http.bases()[server]
+    }
+
+    /// Asks servers, beginning with one, until one of them answers.
+    ///
+    /// # Errors
+    /// The last one's.
+    pub(super) async fn first_answer<T, A: Future<Output = Result<T, DriverError>>>(
+        &self,
+        first: usize,
+        ask: impl Fn(usize) -> A,
+    ) -> Result<T, DriverError> {
+        let mut last = DriverError::new(ErrorKind::Unreachable, "the address names no server");
+        for step in 0..self.servers() {
+            match ask((first + step) % self.servers()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
     }
 
     /// Sends a request to one server; the answer's status is a success or 304. A login that no longer holds is
@@ -178,38 +195,6 @@ impl Session {
         header.set_sensitive(true);
         *token = Some(Token { header: header.clone(), since: Instant::now() });
         Ok(Some(header))
-    }
-}
-
-/// The services whose last watch broke, and the cursors they were watched from. Whoever watched them does not know whether
-/// what was seen still holds, so the next watch answers at once, changed or not; and it comes without a cursor, so what was
-/// known is remembered here.
-#[derive(Default)]
-pub(super) struct Failing(std::sync::Mutex<HashMap<Box<str>, Option<Cursor>>>);
-
-impl Failing {
-    /// The cursor of a service whose last watch broke.
-    pub(super) fn last(&self, service: &str) -> Option<Option<Cursor>> {
-        self.services().get(service).cloned()
-    }
-
-    /// Remembers how a watch from a cursor ended.
-    pub(super) fn note<T>(
-        &self,
-        service: &str,
-        after: Option<Cursor>,
-        watched: Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        match &watched {
-            Ok(_) => drop(self.services().remove(service)),
-            Err(_) => drop(self.services().insert(service.into(), after)),
-        }
-        watched
-    }
-
-    fn services(&self) -> std::sync::MutexGuard<'_, HashMap<Box<str>, Option<Cursor>>> {
-        // Nothing panics while it is held.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

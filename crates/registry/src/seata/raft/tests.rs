@@ -96,12 +96,6 @@ proptest! {
     }
 
     #[test]
-    fn a_cursor_comes_back(server in 0_usize..4, term: i64, print: Option<u64>) {
-        let place = Place { server, term, print };
-        prop_assert_eq!(Place::parse(place.cursor().as_str(), 4), Some(place));
-    }
-
-    #[test]
     fn no_answer_panics(text in "\\PC{0,60}") {
         let _ = event(&text);
         if let Ok(value) = serde_json::from_str::<Value>(&text) {

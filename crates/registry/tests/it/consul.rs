@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use metaroute_core::instance::{Instance, InstanceId, MetaValue};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use metaroute_core::instance::{InstanceId, MetaValue};
+use metaroute_registry::{ErrorKind, Registry, State, View};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::consul::{Consul, MANAGEMENT_TOKEN};
@@ -14,12 +13,12 @@ use test_support::python::Python;
 use test_support::spring::Spring;
 use test_support::{Proxy, Scratch, require};
 
+use crate::client::{SOON, connect, instance, only, see_that};
 use crate::conformance::{self, Subject, Traits};
 use crate::spring;
 
 /// Short, so that tests are.
 const TTL: &str = "6s";
-const SEEN: Duration = Duration::from_secs(30);
 
 #[test]
 fn conformance() {
@@ -35,7 +34,7 @@ fn conformance() {
             consul.server().start_again().expect("it starts again");
         }),
         gone_within: Duration::from_secs(30),
-        seen_within: SEEN,
+        seen_within: SOON,
         traits: Traits { unknown_service: true, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });
 }
@@ -71,29 +70,7 @@ impl Agent {
     }
 
     fn registry(&self, parameters: &str) -> Registry {
-        let url: RegistryUrl = format!("consul://127.0.0.1:{}?ttl={TTL}{parameters}", self.0).parse().expect("valid");
-        let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-        #[allow(clippy::needless_update, reason = "options may grow")]
-        Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
-    }
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut seen = registry.subscribe(service);
-    match tokio::time::timeout(SEEN, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
-}
-
-fn only(view: &View) -> Option<&Instance> {
-    match view.snapshot.as_ref().map(|snapshot| &*snapshot.instances) {
-        Some([one]) => Some(one),
-        _ => None,
+        connect(&format!("consul://127.0.0.1:{}?ttl={TTL}{parameters}", self.0))
     }
 }
 
@@ -135,10 +112,10 @@ async fn old_checks_of_a_registration_are_replaced() {
     let registry = agent.registry("");
     let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    let view = see(&registry, "web", "healthy", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let view = see_that(&registry, "web", "healthy", |view| only(view).is_some_and(|one| one.healthy)).await;
     assert_eq!(only(&view).expect("one").id.as_str(), "10.0.0.1:80");
     assert!(agent.get("/v1/agent/checks").await.get("old").is_none());
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Others' entries: health as the worst check, maintenance, node address, no Meta, an id of their own.
@@ -152,30 +129,32 @@ async fn what_others_register_is_read() {
         "Check": { "TTL": "10m", "Status": "passing" },
     });
     agent.put("/v1/agent/service/register", body).await;
-    let view = see(&registry, "web", "passing", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let view = see_that(&registry, "web", "passing", |view| only(view).is_some_and(|one| one.healthy)).await;
     let one = only(&view).expect("one");
     assert_eq!((one.id.as_str(), &*one.address.to_string(), one.weight), ("web-1", "127.0.0.1:80", 10.0));
     assert_eq!(one.metadata.get("tags"), Some(&MetaValue::List(["a", "b", "a"].map(Into::into).into())));
     agent.put("/v1/agent/check/warn/service:web-1", Value::Null).await;
-    see(&registry, "web", "a warning", |view| only(view).is_some_and(|one| one.healthy && one.weight == 2.0)).await;
+    see_that(&registry, "web", "a warning", |view| only(view).is_some_and(|one| one.healthy && one.weight == 2.0))
+        .await;
     agent.put("/v1/agent/check/fail/service:web-1", Value::Null).await;
-    see(&registry, "web", "critical is listed as unhealthy", |view| only(view).is_some_and(|one| !one.healthy)).await;
+    see_that(&registry, "web", "critical is listed as unhealthy", |view| only(view).is_some_and(|one| !one.healthy))
+        .await;
     agent.put("/v1/agent/check/pass/service:web-1", Value::Null).await;
     agent.put("/v1/agent/service/maintenance/web-1?enable=true", Value::Null).await;
-    see(&registry, "web", "maintenance switches off", |view| {
+    see_that(&registry, "web", "maintenance switches off", |view| {
         only(view).is_some_and(|one| !one.healthy && !one.enabled)
     })
     .await;
     agent.put("/v1/agent/service/maintenance/web-1?enable=false", Value::Null).await;
-    see(&registry, "web", "on again", |view| only(view).is_some_and(|one| one.healthy && one.enabled)).await;
+    see_that(&registry, "web", "on again", |view| only(view).is_some_and(|one| one.healthy && one.enabled)).await;
     // An entry without a port is no place to connect to; it is counted, and the other one stays.
     agent.put("/v1/agent/service/register", json!({ "ID": "web-2", "Name": "web" })).await;
-    let view = see(&registry, "web", "a bad entry", |view| {
+    let view = see_that(&registry, "web", "a bad entry", |view| {
         view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 1)
     })
     .await;
     assert_eq!(only(&view).expect("one").id.as_str(), "web-1");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// The last instance of a watched service goes: that is an empty list, which may be doubted, not an unknown service.
@@ -184,18 +163,18 @@ async fn a_watched_service_without_instances_is_empty_and_a_new_one_unknown() {
     let consul = require!(Consul::start());
     let agent = Agent::of(&consul);
     let registry = agent.registry("");
-    see(&registry, "web", "unknown", |view| view.state == State::UnknownService).await;
+    see_that(&registry, "web", "unknown", |view| view.state == State::UnknownService).await;
     let mut seen = registry.subscribe("web");
     let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
     let one = |view: &View| only(view).is_some();
-    tokio::time::timeout(SEEN, seen.wait_for(one)).await.expect("in time").expect("open");
+    tokio::time::timeout(SOON, seen.wait_for(one)).await.expect("in time").expect("open");
     registration.deregister().await;
     let empty = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
-    let view = tokio::time::timeout(SEEN, seen.wait_for(empty)).await.expect("in time").expect("open");
+    let view = tokio::time::timeout(SOON, seen.wait_for(empty)).await.expect("in time").expect("open");
     assert_eq!(view.state, State::Fresh);
     assert_eq!(registry.instances("web").await.expect("an answer"), None);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Beats are answered with 404 by an agent that lost its state; nothing is registered twice.
@@ -207,8 +186,8 @@ async fn a_registration_taken_away_by_somebody_else_comes_back() {
     let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
     agent.put("/v1/agent/service/deregister/web-10.0.0.1:80", Value::Null).await;
-    see(&registry, "web", "it is back", |view| only(view).is_some_and(|one| one.healthy)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "web", "it is back", |view| only(view).is_some_and(|one| one.healthy)).await;
+    registry.shutdown(SOON).await;
 }
 
 /// `[]` has three meanings under access control: nothing there, a token that may not see it (said in a header), and no
@@ -230,7 +209,7 @@ async fn an_empty_list_because_of_access_control_is_an_error() {
     let whole = agent.registry(&format!("&token={MANAGEMENT_TOKEN}"));
     let mut registration = whole.register("web", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    see(&whole, "web", "one", |view| only(view).is_some()).await;
+    see_that(&whole, "web", "one", |view| only(view).is_some()).await;
     let half = agent.registry(&format!("&token={half}"));
     let error = half.instances("web").await.expect_err("the node is hidden");
     assert!(error.to_string().contains("node:read"), "{error}");
@@ -242,12 +221,12 @@ async fn an_empty_list_because_of_access_control_is_an_error() {
     let error = expired.instances("web").await.expect_err("no such token");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(!error.to_string().contains("00000000dead"), "{error}");
-    let view = see(&expired, "web", "a refusal", |view| view.state == State::Stale).await;
+    let view = see_that(&expired, "web", "a refusal", |view| view.state == State::Stale).await;
     assert_eq!(view.error.map(|error| error.kind()), Some(ErrorKind::Denied));
     let mut refused = anonymous.register("web", instance("10.0.0.2:80")).expect("valid");
     assert_eq!(refused.registered().await.expect_err("refused").kind(), ErrorKind::Denied);
     for registry in [anonymous, half, expired, whole] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -262,13 +241,13 @@ async fn odd_names_and_ids_survive() {
     {
         let mut registration = registry.register(service, instance("[fd00::1]:80").with_id(id)).expect("valid");
         registration.registered().await.expect("taken");
-        let view = see(&registry, service, "one", |view| only(view).is_some()).await;
+        let view = see_that(&registry, service, "one", |view| only(view).is_some()).await;
         assert_eq!(only(&view).expect("one").id.as_str(), id);
         // Longer than the time to live: its beats find it.
         registration.deregister().await;
         assert_eq!(registry.instances(service).await.expect("an answer"), None, "{service} {id}");
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Seata's own clients ask for passing instances with the tag `services`.
@@ -288,7 +267,7 @@ async fn seata_layout_shows_only_seatas_servers() {
     let mut registration =
         registry.register("default", instance("10.0.0.1:8091").with_meta("vGroup", "{}")).expect("valid");
     registration.registered().await.expect("taken");
-    let view = see(&registry, "default", "two", |view| {
+    let view = see_that(&registry, "default", "two", |view| {
         view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.len() == 2)
     })
     .await;
@@ -300,7 +279,7 @@ async fn seata_layout_shows_only_seatas_servers() {
     let theirs = agent.get("/v1/health/service/default?passing&tag=services").await;
     assert_eq!(theirs.as_array().map(Vec::len), Some(1));
     assert_eq!(theirs[0]["Service"]["ID"], "default-10.0.0.1:8091");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Somebody else's instance: changed in place without touching its check, and taken away by its own id.
@@ -314,10 +293,10 @@ async fn instances_of_others_can_be_amended_and_removed() {
         "Check": { "TTL": "10m", "Status": "passing" },
     });
     agent.put("/v1/agent/service/register", body).await;
-    let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+    let view = see_that(&registry, "web", "one", |view| only(view).is_some()).await;
     let changed = only(&view).expect("one").clone().with_weight(0.0).with_meta("canary", "yes");
     registry.amend("web", &changed).await.expect("it is there");
-    see(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && one.healthy)).await;
+    see_that(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && one.healthy)).await;
     let entry = agent.get("/v1/health/service/web").await;
     assert_eq!(entry.as_array().map(Vec::len), Some(1));
     assert_eq!(entry[0]["Service"]["ID"], "web-1");
@@ -328,7 +307,7 @@ async fn instances_of_others_can_be_amended_and_removed() {
     registry.remove("web", &InstanceId::from("web-1")).await.expect("gone");
     assert_eq!(agent.get("/v1/agent/services").await, json!({}));
     registry.remove("web", &InstanceId::from("web-1")).await.expect("still gone");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// The agent cuts the 201st connection of one client with 429.
@@ -339,17 +318,17 @@ async fn more_watches_than_an_agent_takes_connections_all_see_changes() {
     let registry = agent.registry("");
     let mut all: Vec<_> = (0..230).map(|n| registry.subscribe(&format!("many-{n}"))).collect();
     for seen in &mut all {
-        let view = tokio::time::timeout(SEEN, seen.changed()).await.expect("in time").expect("open");
+        let view = tokio::time::timeout(SOON, seen.changed()).await.expect("in time").expect("open");
         assert_eq!(view.state, State::UnknownService, "{view:?}");
     }
     let mut registration = registry.register("many-229", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
     let seen = all.last_mut().expect("there are many");
-    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
     for seen in &all {
         assert_ne!(seen.current().state, State::Unreachable, "{:?}", seen.current());
     }
-    assert!(registry.shutdown(SEEN).await);
+    assert!(registry.shutdown(SOON).await);
 }
 
 /// An agent registers in its own datacenter, whatever the query says.
@@ -365,7 +344,7 @@ async fn registering_in_another_datacenter_is_refused() {
     let error = registration.registered().await.expect_err("another");
     assert!(error.to_string().contains("`dc1` only"), "{error}");
     for registry in [own, other] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -379,16 +358,16 @@ async fn a_mended_network_is_told_although_nothing_changed() {
     for _ in 0..2 {
         for (seen, good) in [(&mut seen, State::Fresh), (&mut unknown, State::UnknownService)] {
             let good = seen.wait_for(|view| view.state == good);
-            tokio::time::timeout(SEEN, good).await.expect("in time").expect("open");
+            tokio::time::timeout(SOON, good).await.expect("in time").expect("open");
         }
         proxy.cut();
         for seen in [&mut seen, &mut unknown] {
             let lost = seen.wait_for(|view| view.state == State::Unreachable);
-            tokio::time::timeout(SEEN, lost).await.expect("in time").expect("open");
+            tokio::time::timeout(SOON, lost).await.expect("in time").expect("open");
         }
         proxy.heal();
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Spring Cloud Consul reads what we register with all its metadata, and its load balancer obeys our zone; we read what Spring
@@ -410,7 +389,8 @@ async fn spring_and_we_see_each_other() {
     let spring = require!(spring.await.expect("it ran"));
 
     let view =
-        see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
+        see_that(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy))
+            .await;
     let seen = only(&view).expect("one");
     assert_eq!((seen.id.as_str(), seen.address.to_string()), ("spring-app-1", format!("127.0.0.1:{}", spring.port())));
     assert_eq!(seen.metadata.get("version"), Some(&MetaValue::from("2.0")));
@@ -423,7 +403,7 @@ async fn spring_and_we_see_each_other() {
     let metadata = &near["metadata"];
     assert_eq!((&metadata["version"], &metadata["place"]), (&json!("1"), &json!("Zürich")));
     assert_eq!((&metadata["zone"], &metadata["metaroute-weight"]), (&json!("a"), &json!("0.5")));
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// py-consul finds what we register with tags, metadata and weight, and we what it registers.
@@ -445,7 +425,7 @@ async fn their_python_client_and_we_see_each_other() {
 
     let mut seen = registry.subscribe("theirs");
     ask("register theirs theirs-1 10.0.0.2 81 60s version=2.0 zone=b");
-    let view = tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some_and(|one| one.healthy))).await;
+    let view = tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_some_and(|one| one.healthy))).await;
     let view = view.expect("in time").expect("open");
     let one = only(&view).expect("one");
     assert_eq!((one.id.as_str(), &*one.address.to_string(), one.weight), ("theirs-1", "10.0.0.2:81", 4.0));
@@ -453,8 +433,8 @@ async fn their_python_client_and_we_see_each_other() {
     assert_eq!(one.metadata.get("tags"), Some(&MetaValue::List(["python".into()].into())));
     ask("deregister theirs-1");
     let gone = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
-    tokio::time::timeout(SEEN, seen.wait_for(gone)).await.expect("in time").expect("open");
-    registry.shutdown(SEEN).await;
+    tokio::time::timeout(SOON, seen.wait_for(gone)).await.expect("in time").expect("open");
+    registry.shutdown(SOON).await;
 }
 
 /// Consul takes an id that is there already for an update of it, whatever the service.
@@ -473,12 +453,12 @@ async fn no_service_takes_the_id_of_another() {
     let services = agent.get("/v1/agent/services").await;
     let ids: Vec<&String> = services.as_object().expect("a map").keys().collect();
     assert_eq!(ids, ["a-b%252Dc", "a-b%2Dc", "a-b-c"]);
-    see(&registry, "a-b", "its only one", |view| only(view).is_some_and(|one| one.id.as_str() == "c")).await;
+    see_that(&registry, "a-b", "its only one", |view| only(view).is_some_and(|one| one.id.as_str() == "c")).await;
     for registration in kept {
         registration.deregister().await;
     }
     assert_eq!(agent.get("/v1/agent/services").await, json!({}));
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 
     // Somebody else's, under an id that would be ours.
     agent.put("/v1/agent/service/register", json!({ "ID": "web-blue", "Name": "shop", "Port": 80 })).await;
@@ -493,14 +473,14 @@ async fn no_service_takes_the_id_of_another() {
     // Put together by others from the same parts, with a name that has a hyphen.
     let theirs = json!({ "ID": "web-some-pod:80", "Name": "web", "Address": "some-pod", "Port": 80 });
     agent.put("/v1/agent/service/register", theirs).await;
-    let view = see(&registry, "web", "theirs", |view| only(view).is_some()).await;
+    let view = see_that(&registry, "web", "theirs", |view| only(view).is_some()).await;
     let seen = only(&view).expect("one").clone();
     assert_eq!(seen.id.as_str(), "some-pod:80");
     registry.amend("web", &seen.clone().with_meta("canary", "yes")).await.expect("it is there");
     assert_eq!(agent.get("/v1/agent/service/web-some-pod:80").await["Meta"], json!({ "canary": "yes" }));
     registry.remove("web", &seen.id).await.expect("gone");
     assert_eq!(agent.get("/v1/agent/services").await.as_object().map(serde_json::Map::len), Some(1));
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -515,10 +495,10 @@ async fn tls_with_and_without_a_client_certificate() {
     let mut registration = registry.register("web", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
     // By a blocking query, too.
-    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
     assert!(registry.services().await.expect("a list").contains(&"web".into()));
     registration.deregister().await;
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 
     for (parameters, why) in [
         // The agent ends the handshake of a client without a certificate.
@@ -531,7 +511,7 @@ async fn tls_with_and_without_a_client_certificate() {
         let registry = agent.registry(&parameters);
         let error = registry.instances("web").await.expect_err("not without");
         assert_eq!(error.kind(), why, "{parameters}: {error}");
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -549,13 +529,13 @@ async fn dimensions_that_an_agent_does_not_have_are_refused_by_name() {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
             assert!(error.to_string().contains("Consul Enterprise feature"), "{error}");
         }
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     let elsewhere = agent.registry("&dc=dc2");
     let error = elsewhere.instances("web").await.expect_err("no such datacenter");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("No path to datacenter"), "{error}");
-    elsewhere.shutdown(SEEN).await;
+    elsewhere.shutdown(SOON).await;
 }
 
 /// What is answered to a query with some index: another index, and ports of instances.
@@ -625,11 +605,11 @@ async fn an_index_that_went_back_starts_over() {
     let mut seen = registry.subscribe("web");
     let mut told = Vec::new();
     while told.last().is_none_or(|last: &Vec<u16>| last.len() < 3) {
-        let view = tokio::time::timeout(SEEN, seen.changed()).await.expect("in time").expect("open");
+        let view = tokio::time::timeout(SOON, seen.changed()).await.expect("in time").expect("open");
         told.push(ports(&view));
     }
     assert!(told.iter().all(|ports| !ports.is_empty()), "the answer that went back is no list: {told:?}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// An index of 0 or none at all would be a query that does not block.
@@ -646,7 +626,7 @@ async fn an_index_that_is_none_does_not_spin() {
         let queries = queries.load(Ordering::Relaxed);
         assert!((10..=45).contains(&queries), "{queries}");
         assert_eq!(seen.current().state, State::Fresh);
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -658,17 +638,17 @@ async fn stale_answers_are_asked_for_by_name() {
     agent.put("/v1/agent/service/register", json!({ "Name": "web", "Port": 80 })).await;
     for consistency in ["default", "stale", "consistent"] {
         let registry = agent.registry(&format!("&consistency={consistency}"));
-        let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+        let view = see_that(&registry, "web", "one", |view| only(view).is_some()).await;
         assert_eq!(view.snapshot.expect("a list").notes, []);
         assert!(registry.services().await.expect("a list").contains(&"web".into()));
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     let (agent, _) = scripted(|_| ("7", &[1])).await;
     for (consistency, notes) in [("stale", vec!["no_leader"]), ("default", vec![])] {
         let registry = agent.registry(&format!("&consistency={consistency}"));
         let (list, _) = registry.instances("web").await.expect("an answer").expect("known");
         assert_eq!(list.notes.iter().map(|note| note.code).collect::<Vec<_>>(), notes);
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -696,6 +676,6 @@ async fn the_usual_time_to_live_is_fifteen_seconds_and_kept_alive() {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     proxy.heal();
-    see(&agent.registry(""), "web", "alive again", |view| only(view).is_some_and(|one| one.healthy)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&agent.registry(""), "web", "alive again", |view| only(view).is_some_and(|one| one.healthy)).await;
+    registry.shutdown(SOON).await;
 }

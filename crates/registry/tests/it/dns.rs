@@ -3,26 +3,14 @@
 use std::time::Duration;
 
 use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use metaroute_registry::{ErrorKind, Registry, State, View};
 use test_support::bind::{BROKEN_ZONE, Bind, ZONE};
 use test_support::require;
 
-const SEEN: Duration = Duration::from_secs(30);
+use crate::client::{self, SOON, count, see_that};
 
 fn connect(bind: &Bind, domain: &str, parameters: &str) -> Registry {
-    let url: RegistryUrl = format!("dns+srv://127.0.0.1:{}/{domain}?{parameters}", bind.port()).parse().expect("valid");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
-}
-
-async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut seen = registry.subscribe(service);
-    match tokio::time::timeout(SEEN, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
+    client::connect(&format!("dns+srv://127.0.0.1:{}/{domain}?{parameters}", bind.port()))
 }
 
 fn list(view: &View) -> Vec<(String, String, f64)> {
@@ -32,15 +20,11 @@ fn list(view: &View) -> Vec<(String, String, f64)> {
     list
 }
 
-fn count(view: &View) -> Option<usize> {
-    view.snapshot.as_ref().filter(|_| view.state == State::Fresh).map(|snapshot| snapshot.instances.len())
-}
-
 #[tokio::test]
 async fn records_become_instances_and_changes_are_seen() {
     let bind = require!(Bind::start());
     let registry = connect(&bind, ZONE, "");
-    see(&registry, "web", "nobody registered", |view| view.state == State::UnknownService).await;
+    see_that(&registry, "web", "nobody registered", |view| view.state == State::UnknownService).await;
     bind.update(&[
         &format!("add web-1.{ZONE} 1 A 10.0.0.1"),
         &format!("add web-2.{ZONE} 1 A 10.0.0.2"),
@@ -50,7 +34,7 @@ async fn records_become_instances_and_changes_are_seen() {
         &format!("add _web._tcp.{ZONE} 1 SRV 20 10 8082 web-1.{ZONE}."),
         &format!("add _web._tcp.{ZONE} 1 TXT \"version=2.0\" \"zone=z1\" \"flag\""),
     ]);
-    let view = see(&registry, "web", "all records", |view| count(view) == Some(4)).await;
+    let view = see_that(&registry, "web", "all records", |view| count(view) == Some(4)).await;
     let name = |host: &str, port: u16| format!("{host}.{ZONE}:{port}");
     assert_eq!(
         list(&view),
@@ -69,10 +53,10 @@ async fn records_become_instances_and_changes_are_seen() {
 
     // Only the address of a target changes.
     bind.update(&[&format!("delete web-1.{ZONE} A"), &format!("add web-1.{ZONE} 1 A 10.0.0.9")]);
-    see(&registry, "web", "the new address", |view| list(view).iter().any(|one| one.1 == "10.0.0.9:8080")).await;
+    see_that(&registry, "web", "the new address", |view| list(view).iter().any(|one| one.1 == "10.0.0.9:8080")).await;
     // And only the metadata.
     bind.update(&[&format!("delete _web._tcp.{ZONE} TXT"), &format!("add _web._tcp.{ZONE} 1 TXT \"version=3\"")]);
-    see(&registry, "web", "the new version", |view| {
+    see_that(&registry, "web", "the new version", |view| {
         view.snapshot
             .iter()
             .flat_map(|snapshot| &snapshot.instances)
@@ -81,15 +65,15 @@ async fn records_become_instances_and_changes_are_seen() {
     .await;
     // A target without an address is left out, counted and named; the others stay.
     bind.update(&[&format!("delete web-2.{ZONE}")]);
-    let view = see(&registry, "web", "one less", |view| count(view) == Some(2)).await;
+    let view = see_that(&registry, "web", "one less", |view| count(view) == Some(2)).await;
     let snapshot = view.snapshot.as_ref().expect("a list");
     assert_eq!(snapshot.rejected, 1);
     assert!(snapshot.notes[0].message.contains(&name("web-2", 8081)), "{:?}", snapshot.notes);
     // The name goes with its last record; for a watcher that is an empty list, for a newcomer an unknown service.
     bind.update(&[&format!("delete _web._tcp.{ZONE}")]);
-    see(&registry, "web", "an empty list", |view| count(view) == Some(0)).await;
+    see_that(&registry, "web", "an empty list", |view| count(view) == Some(0)).await;
     assert_eq!(registry.instances("web").await.expect("an answer"), None);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -116,14 +100,14 @@ async fn no_such_name_no_such_record_and_no_answer_are_three_things() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().to_lowercase().contains("refused"), "{error}");
     // Silence: what was known stays.
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     bind.server().pause();
-    let view = see(&registry, "web", "silence", |view| view.state == State::Unreachable).await;
+    let view = see_that(&registry, "web", "silence", |view| view.state == State::Unreachable).await;
     assert_eq!(list(&view).len(), 1);
     bind.server().resume();
-    see(&registry, "web", "answers again", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "answers again", |view| count(view) == Some(1)).await;
     for registry in [registry, broken, refused] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -141,7 +125,7 @@ async fn truncated_answers_are_asked_for_again_over_tcp() {
     bind.update(&lines);
     let (snapshot, _) = registry.instances("many").await.expect("an answer").expect("known");
     assert_eq!((snapshot.instances.len(), snapshot.rejected), (200, 0), "{:?}", snapshot.notes);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Nobody is asked again before the least TTL has passed.
@@ -154,15 +138,15 @@ async fn the_next_question_comes_with_the_least_time_to_live() {
         &format!("add _web._tcp.{ZONE} 60 SRV 0 0 80 a.{ZONE}."),
         &format!("add _web._tcp.{ZONE} 60 TXT \"v=1\""),
     ]);
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     let started = std::time::Instant::now();
     bind.update(&[&format!("add _web._tcp.{ZONE} 60 SRV 0 0 81 a.{ZONE}.")]);
-    see(&registry, "web", "two", |view| count(view) == Some(2)).await;
+    see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
     let took = started.elapsed();
     assert!(took > Duration::from_secs(2), "{took:?}");
     // And the floor holds where there is no time at all.
     bind.update(&[&format!("delete a.{ZONE}"), &format!("add a.{ZONE} 0 A 10.0.0.1")]);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -181,7 +165,7 @@ async fn instances_announced_by_dns_sd_have_names_and_metadata_of_their_own() {
     ]);
     let registry = connect(&bind, ZONE, "layout=dns-sd");
     assert_eq!(registry.services().await.expect("a list"), [Box::from("web")]);
-    let view = see(&registry, "web", "two", |view| count(view) == Some(2)).await;
+    let view = see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
     assert_eq!(
         list(&view),
         [("Blue One".to_owned(), "10.0.0.1:80".to_owned(), 1.0), ("green".to_owned(), "10.0.0.2:81".to_owned(), 5.0),]
@@ -196,7 +180,7 @@ async fn instances_announced_by_dns_sd_have_names_and_metadata_of_their_own() {
     let plain = connect(&bind, ZONE, "");
     assert_eq!(plain.services().await.expect_err("it cannot").kind(), ErrorKind::Unsupported);
     for registry in [registry, plain] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 

@@ -3,20 +3,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use metaroute_core::instance::InstanceId;
+use metaroute_registry::{ErrorKind, Registry, State, View};
 use serde_json::{Value, json};
 use test_support::eureka::Eureka;
 use test_support::python::Python;
 use test_support::spring::Spring;
 use test_support::{Port, Proxy, require};
 
+use crate::client::{SOON, connect, instance, only, see_that};
 use crate::conformance::{self, Subject, Traits};
 use crate::spring;
-
-/// A view comes after the server's cache and our poll, on a busy machine.
-const SEEN: Duration = Duration::from_secs(30);
 
 #[test]
 fn conformance() {
@@ -35,7 +32,7 @@ fn conformance() {
         }),
         // The server adds the duration twice.
         gone_within: Duration::from_secs(20),
-        seen_within: SEEN,
+        seen_within: SOON,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });
 }
@@ -69,32 +66,6 @@ fn client() -> reqwest::Client {
     // Set already is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("a client")
-}
-
-fn connect(url: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("valid");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut seen = registry.subscribe(service);
-    match tokio::time::timeout(SEEN, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
-}
-
-fn only(view: &View) -> Option<&Instance> {
-    match view.snapshot.as_ref().map(|snapshot| &*snapshot.instances) {
-        Some([one]) => Some(one),
-        _ => None,
-    }
 }
 
 fn theirs(id: &str, change: impl FnOnce(&mut Value)) -> Value {
@@ -153,7 +124,7 @@ async fn an_instance_is_registered_as_everybody_does(server: &Server) {
     registration.deregister().await;
     let (status, _) = server.call(reqwest::Method::GET, "/apps/BASIC/10.0.0.1:basic:8080", Value::Null).await;
     assert_eq!(status, 404);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// The server answers 204 to an older registration and keeps what it has.
@@ -173,11 +144,11 @@ async fn an_older_registration_of_a_clock_that_went_back_is_not_ignored(server: 
     assert_eq!(record["metadata"]["version"], "new");
     // And its own next one is newer still.
     registration.update(instance("10.0.0.1:80").with_meta("version", "newer")).expect("valid");
-    see(&registry, "clock", "the update", |view| {
+    see_that(&registry, "clock", "the update", |view| {
         only(view).is_some_and(|one| one.metadata.get("version").is_some_and(|version| *version.to_text() == *"newer"))
     })
     .await;
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn switching_off_is_an_override_and_back_again(server: &Server) {
@@ -187,20 +158,20 @@ async fn switching_off_is_an_override_and_back_again(server: &Server) {
     let mut off = instance("10.0.0.1:80");
     off.enabled = false;
     registration.update(off.clone()).expect("valid");
-    see(&registry, "switch", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    see_that(&registry, "switch", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
     assert_eq!(server.record("SWITCH", "10.0.0.1:switch:80").await["status"], "OUT_OF_SERVICE");
     registration.update(instance("10.0.0.1:80")).expect("valid");
-    see(&registry, "switch", "on", |view| only(view).is_some_and(|one| one.enabled && one.healthy)).await;
+    see_that(&registry, "switch", "on", |view| only(view).is_some_and(|one| one.enabled && one.healthy)).await;
     registration.update(off).expect("valid");
-    see(&registry, "switch", "off again", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    see_that(&registry, "switch", "off again", |view| only(view).is_some_and(|one| !one.enabled)).await;
     // The next life of it takes back what the last one set.
     let next = server.registry("");
     let mut registered = next.register("switch", instance("10.0.0.1:80")).expect("valid");
     registered.registered().await.expect("taken");
     assert_eq!(server.record("SWITCH", "10.0.0.1:switch:80").await["status"], "UP");
     registered.deregister().await;
-    next.shutdown(SEEN).await;
-    registry.shutdown(SEEN).await;
+    next.shutdown(SOON).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn an_operators_override_stays(server: &Server) {
@@ -209,13 +180,13 @@ async fn an_operators_override_stays(server: &Server) {
     registration.registered().await.expect("taken");
     let path = "/apps/OPERATOR/10.0.0.1:operator:80/status?value=OUT_OF_SERVICE";
     assert_eq!(server.call(reqwest::Method::PUT, path, Value::Null).await.0, 200);
-    see(&registry, "operator", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
+    see_that(&registry, "operator", "off", |view| only(view).is_some_and(|one| !one.enabled)).await;
     registration.update(instance("10.0.0.1:80").with_meta("version", "2")).expect("valid");
-    see(&registry, "operator", "the update", |view| {
+    see_that(&registry, "operator", "the update", |view| {
         only(view).is_some_and(|one| !one.enabled && one.metadata.contains_key("version"))
     })
     .await;
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn a_registration_taken_away_comes_back(server: &Server) {
@@ -226,20 +197,20 @@ async fn a_registration_taken_away_comes_back(server: &Server) {
     assert_eq!(status, 200);
     // A renewal is answered with 404.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    see(&registry, "lost", "it is back", |view| only(view).is_some()).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "lost", "it is back", |view| only(view).is_some()).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn others_instances_can_be_amended_and_removed(server: &Server) {
     let registry = server.registry("");
     assert_eq!(server.call(reqwest::Method::POST, "/apps/WEB", theirs("i-1", |_| {})).await.0, 204);
-    let view = see(&registry, "web", "one", |view| only(view).is_some()).await;
+    let view = see_that(&registry, "web", "one", |view| only(view).is_some()).await;
     let seen = only(&view).expect("one").clone();
     assert_eq!((seen.id.as_str(), &*seen.locality.zone), ("i-1", "z"));
     let mut changed = seen.clone().with_weight(0.0).with_meta("canary", "yes");
     changed.enabled = false;
     registry.amend("web", &changed).await.expect("it is there");
-    see(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && !one.enabled)).await;
+    see_that(&registry, "web", "changed", |view| only(view).is_some_and(|one| one.weight == 0.0 && !one.enabled)).await;
     let record = server.record("WEB", "i-1").await;
     assert_eq!(record["leaseInfo"]["durationInSecs"], 600);
     assert_eq!(
@@ -254,19 +225,19 @@ async fn others_instances_can_be_amended_and_removed(server: &Server) {
     registry.remove("web", &InstanceId::from("i-1")).await.expect("gone");
     assert_eq!(server.call(reqwest::Method::GET, "/apps/WEB/i-1", Value::Null).await.0, 404);
     registry.remove("web", &InstanceId::from("i-1")).await.expect("still gone");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn a_change_of_metadata_that_the_hash_cannot_see_is_seen(server: &Server) {
     let registry = server.registry("");
     let mut registration = registry.register("meta", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    see(&registry, "meta", "one", |view| only(view).is_some()).await;
+    see_that(&registry, "meta", "one", |view| only(view).is_some()).await;
     let path = "/apps/META/10.0.0.1:meta:80/metadata?colour=blue";
     assert_eq!(server.call(reqwest::Method::PUT, path, Value::Null).await.0, 200);
-    see(&registry, "meta", "the colour", |view| only(view).is_some_and(|one| one.metadata.contains_key("colour")))
+    see_that(&registry, "meta", "the colour", |view| only(view).is_some_and(|one| one.metadata.contains_key("colour")))
         .await;
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn seata_layout(server: &Server) {
@@ -286,7 +257,7 @@ async fn seata_layout(server: &Server) {
         instance["metadata"] = json!({ "weight": "2" });
     });
     assert_eq!(server.call(reqwest::Method::POST, "/apps/default", body).await.0, 204);
-    let view = see(&registry, "default", "two", |view| {
+    let view = see_that(&registry, "default", "two", |view| {
         view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.len() == 2)
     })
     .await;
@@ -297,7 +268,7 @@ async fn seata_layout(server: &Server) {
         (&*found[1].address.to_string(), found[1].weight, &*found[1].cluster),
         ("10.0.0.2:8091", 2.0, "default")
     );
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn a_service_that_went_is_empty_and_one_that_never_was_unknown(server: &Server) {
@@ -305,13 +276,13 @@ async fn a_service_that_went_is_empty_and_one_that_never_was_unknown(server: &Se
     let mut seen = registry.subscribe("went");
     let mut registration = registry.register("went", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
     registration.deregister().await;
     let empty = |view: &View| view.snapshot.as_ref().is_some_and(|snapshot| snapshot.instances.is_empty());
-    let view = tokio::time::timeout(SEEN, seen.wait_for(empty)).await.expect("in time").expect("open");
+    let view = tokio::time::timeout(SOON, seen.wait_for(empty)).await.expect("in time").expect("open");
     assert_eq!(view.state, State::Fresh);
     assert_eq!(registry.instances("never").await.expect("an answer"), None);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn a_dead_server_among_two_is_passed_over(server: &Server) {
@@ -319,9 +290,9 @@ async fn a_dead_server_among_two_is_passed_over(server: &Server) {
     let registry = connect(&format!("eureka://127.0.0.1:{dead},127.0.0.1:{}?ttl=6s&poll=200ms", server.0));
     let mut registration = registry.register("two", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    see(&registry, "two", "one", |view| only(view).is_some()).await;
+    see_that(&registry, "two", "one", |view| only(view).is_some()).await;
     assert!(registry.services().await.expect("a list").contains(&"two".into()));
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 async fn a_mended_network_is_told_although_nothing_changed(server: &Server) {
@@ -333,16 +304,16 @@ async fn a_mended_network_is_told_although_nothing_changed(server: &Server) {
     for _ in 0..2 {
         for (seen, good) in [(&mut seen, State::Fresh), (&mut unknown, State::UnknownService)] {
             let good = seen.wait_for(|view| view.state == good);
-            tokio::time::timeout(SEEN, good).await.expect("in time").expect("open");
+            tokio::time::timeout(SOON, good).await.expect("in time").expect("open");
         }
         proxy.cut();
         for seen in [&mut seen, &mut unknown] {
             let lost = seen.wait_for(|view| view.state == State::Unreachable);
-            tokio::time::timeout(SEEN, lost).await.expect("in time").expect("open");
+            tokio::time::timeout(SOON, lost).await.expect("in time").expect("open");
         }
         proxy.heal();
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// `HOST:APP:PORT` is what an instance without an id of its own gets.
@@ -354,9 +325,9 @@ async fn an_id_made_like_anothers_does_not_replace_it(server: &Server) {
     let mut refused = registry.register("ids", alike).expect("valid");
     let error = refused.registered().await.expect_err("it is taken");
     assert!(error.to_string().contains("instance `10.0.0.1:80` under the instance id `10.0.0.1:ids:80`"), "{error}");
-    let view = see(&registry, "ids", "the first", |view| only(view).is_some()).await;
+    let view = see_that(&registry, "ids", "the first", |view| only(view).is_some()).await;
     assert_eq!(only(&view).expect("one").address.to_string(), "10.0.0.1:80");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Every other test asks for a short lease.
@@ -372,7 +343,7 @@ async fn the_usual_lease_is_ninety_seconds(server: &Server) {
     let [born, renewed] = ["registrationTimestamp", "lastRenewalTimestamp"].map(|key| lease[key].as_u64().expect(key));
     assert!(renewed > born, "{lease}");
     registration.deregister().await;
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// py-eureka-client, which reads XML, finds what we register, and we what it registers.
@@ -387,7 +358,7 @@ async fn their_python_client_and_we_see_each_other(server: &Server) {
     let ours = instance("10.0.0.1:80").with_zone("a").with_meta("place", "Zürich").with_weight(0.0);
     let mut registration = registry.register("ours", ours).expect("valid");
     registration.registered().await.expect("taken");
-    see(&registry, "ours", "it", |view| only(view).is_some()).await;
+    see_that(&registry, "ours", "it", |view| only(view).is_some()).await;
     let mut listed = ask("list ours");
     let metadata = listed[0]["metadata"].take();
     let place = [&metadata["place"], &metadata["zone"], &metadata["metaroute-weight"]];
@@ -396,14 +367,14 @@ async fn their_python_client_and_we_see_each_other(server: &Server) {
     assert_eq!(listed, json!([one]));
 
     ask("register theirs 10.0.0.2 81 version=2.0 zone=b");
-    let view = see(&registry, "theirs", "one", |view| only(view).is_some_and(|one| one.healthy)).await;
+    let view = see_that(&registry, "theirs", "one", |view| only(view).is_some_and(|one| one.healthy)).await;
     let one = only(&view).expect("one");
     assert_eq!((&*one.address.to_string(), &*one.locality.zone), ("10.0.0.2:81", "b"));
     assert_eq!(one.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
     let mut seen = registry.subscribe("theirs");
     ask("deregister theirs");
-    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_none())).await.expect("in time").expect("open");
-    registry.shutdown(SEEN).await;
+    tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_none())).await.expect("in time").expect("open");
+    registry.shutdown(SOON).await;
 }
 
 /// Something before the server, as operators put there: it passes on what it does not answer itself.
@@ -465,9 +436,9 @@ async fn who_may_not_ask_is_told_so(server: &Server) {
         let right = at("me:hunter2@");
         let mut registration = right.register("gated", instance("10.0.0.1:80")).expect("valid");
         registration.registered().await.expect("taken");
-        see(&right, "gated", "one", |view| only(view).is_some()).await;
+        see_that(&right, "gated", "one", |view| only(view).is_some()).await;
         registration.deregister().await;
-        right.shutdown(SEEN).await;
+        right.shutdown(SOON).await;
         for login in ["", "me:hunter3@"] {
             let wrong = at(login);
             let mut refused = wrong.register("gated", instance("10.0.0.1:80")).expect("valid");
@@ -478,9 +449,9 @@ async fn who_may_not_ask_is_told_so(server: &Server) {
                 assert!(error.to_string().contains(&status.to_string()), "{error}");
                 assert!(!format!("{error} {error:?}").contains("hunter"), "{error}");
             }
-            let view = see(&wrong, "gated", "a refusal", |view| view.state == State::Stale).await;
+            let view = see_that(&wrong, "gated", "a refusal", |view| view.state == State::Stale).await;
             assert_eq!(view.error.map(|error| error.kind()), Some(ErrorKind::Denied));
-            wrong.shutdown(SEEN).await;
+            wrong.shutdown(SOON).await;
         }
     }
 }
@@ -497,12 +468,12 @@ async fn a_server_without_deltas_is_read_whole(server: &Server) {
             let there = |view: &View| {
                 only(view).is_some_and(|one| one.metadata.get("version").is_some_and(|at| *at.to_text() == *version))
             };
-            tokio::time::timeout(SEEN, seen.wait_for(there)).await.expect("in time").expect("open");
+            tokio::time::timeout(SOON, seen.wait_for(there)).await.expect("in time").expect("open");
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(gate.asked("/eureka/apps/delta"), 1, "it said once that it has none");
         assert!(gate.asked("/eureka/apps") > 4, "{}", gate.asked("/eureka/apps"));
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -512,7 +483,7 @@ async fn a_server_that_is_still_syncing_says_nothing_yet(server: &Server) {
     let error = registry.instances("any").await.expect_err("nothing yet");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("syncing"), "{error}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// What was registered at one server is at the other one, stays when the first one goes, and is renewed and changed there.
@@ -526,8 +497,8 @@ async fn of_two_servers_that_replicate_each_other_one_may_go() {
     let mut seen = registry.subscribe("twice");
     let mut registration = registry.register("twice", instance("10.0.0.1:80")).expect("valid");
     registration.registered().await.expect("taken");
-    tokio::time::timeout(SEEN, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
-    see(&other, "twice", "the copy", |view| only(view).is_some()).await;
+    tokio::time::timeout(SOON, seen.wait_for(|view| only(view).is_some())).await.expect("in time").expect("open");
+    see_that(&other, "twice", "the copy", |view| only(view).is_some()).await;
 
     tokio::task::spawn_blocking(move || first.server().stop()).await.expect("it stops");
     // Longer than the copy lives without renewals.
@@ -539,11 +510,11 @@ async fn of_two_servers_that_replicate_each_other_one_may_go() {
     registration.update(instance("10.0.0.1:80").with_meta("version", "2")).expect("valid");
     let changed =
         |view: &View| view.state == State::Fresh && only(view).is_some_and(|one| one.metadata.contains_key("version"));
-    tokio::time::timeout(SEEN, seen.wait_for(changed)).await.expect("in time").expect("open");
+    tokio::time::timeout(SOON, seen.wait_for(changed)).await.expect("in time").expect("open");
     registration.deregister().await;
-    see(&other, "twice", "none", |view| only(view).is_none()).await;
-    registry.shutdown(SEEN).await;
-    other.shutdown(SEEN).await;
+    see_that(&other, "twice", "none", |view| only(view).is_none()).await;
+    registry.shutdown(SOON).await;
+    other.shutdown(SOON).await;
 }
 
 /// With self-preservation on nothing is swept in the first minute: a dead instance stays listed, and the snapshot says so.
@@ -554,7 +525,7 @@ async fn a_server_that_preserves_itself_lists_the_dead_and_the_notes_say_so() {
     let body = theirs("i-1", |instance| instance["leaseInfo"]["durationInSecs"] = json!(1));
     assert_eq!(server.call(reqwest::Method::POST, "/apps/WEB", body).await.0, 204);
     let registry = server.registry("&full-every=500ms");
-    let view = see(&registry, "web", "an overdue lease", |view| {
+    let view = see_that(&registry, "web", "an overdue lease", |view| {
         view.snapshot.as_ref().is_some_and(|snapshot| !snapshot.notes.is_empty())
     })
     .await;
@@ -562,7 +533,7 @@ async fn a_server_that_preserves_itself_lists_the_dead_and_the_notes_say_so() {
     let note = &view.snapshot.as_ref().expect("a list").notes[0];
     assert_eq!(note.code, "lease_overdue");
     assert!(note.message.contains("`i-1`"), "{note}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// Spring's own client reads what we register, and its load balancer obeys our zone; we read what Spring registers.
@@ -578,7 +549,8 @@ async fn spring_and_we_see_each_other() {
     let spring = require!(spring.await.expect("it ran"));
 
     let view =
-        see(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy)).await;
+        see_that(&registry, "spring-app", "Spring's own instance", |view| only(view).is_some_and(|one| one.healthy))
+            .await;
     let seen = only(&view).expect("one");
     assert_eq!(seen.address.to_string(), format!("127.0.0.1:{}", spring.port()));
     assert_eq!(seen.metadata.get("version").map(|version| version.to_text()), Some("2.0".into()));
@@ -589,5 +561,5 @@ async fn spring_and_we_see_each_other() {
     assert_eq!(near["metadata"]["version"], "1");
     assert_eq!(near["metadata"]["odd key"], "Zürich");
     assert_eq!(near["metadata"]["zone"], "a");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }

@@ -1,6 +1,5 @@
 //! Kubernetes against a strict double of the API server ([`fake`]), changed by the tests and by the real `kubectl`.
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -9,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::Version;
 use metaroute_core::instance::{Instance, InstanceId, MetaValue};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registry, RegistryUrl, State, View};
+use metaroute_registry::{ErrorKind, Registry, State, View};
 use serde_json::{Value, json};
 use test_support::certificate::Certificate;
 use test_support::dialogue::Dialogue;
@@ -18,48 +16,18 @@ use test_support::{Proxy, Scratch, processor_time, program, require};
 
 mod fake;
 
+use crate::client::{SOON, addresses, connect, count, see_that};
 use fake::{Fake, Way};
-
-const SEEN: Duration = Duration::from_secs(30);
-/// How long until a connection that is of no use is noticed at the latest.
-const NOTICED: Duration = Duration::from_secs(45);
 
 /// The usual server: TLS and HTTP/2.
 fn start(scratch: &Scratch) -> Result<Fake, test_support::Missing> {
     Ok(Fake::start(Way::Http2(Certificate::issue(scratch.path())?)))
 }
 
-fn connect(url: &str) -> Registry {
-    connect_with(url, "exponential:100ms,2,1s,full")
-}
-
-fn connect_with(url: &str, policy: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("valid");
-    let policy: Policy = policy.parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    Registry::connect_with(&url, Options { policy, ..Options::default() }).expect("this build has it")
-}
-
 /// By the kubeconfig of a folder.
 fn by_kubeconfig(fake: &Fake, folder: &Path, parameters: &str) -> Registry {
     let file = fake.kubeconfig(folder, "secret");
     connect(&format!("k8s://?kubeconfig={}&{parameters}", file.display()))
-}
-
-async fn see(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut seen = registry.subscribe(service);
-    match tokio::time::timeout(NOTICED, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
-}
-
-fn count(view: &View) -> Option<usize> {
-    view.snapshot.as_ref().filter(|_| view.state == State::Fresh).map(|snapshot| snapshot.instances.len())
-}
-
-fn addresses(view: &View) -> BTreeSet<String> {
-    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|one| one.address.to_string()).collect()
 }
 
 /// A slice of IPv4 addresses with one port.
@@ -80,7 +48,7 @@ async fn slices_become_instances_and_changes_are_seen() {
     let fake = require!(start(&scratch));
     let registry = by_kubeconfig(&fake, scratch.path(), "");
     let _followed = registry.subscribe("web");
-    see(&registry, "web", "no slice, no service", |view| view.state == State::UnknownService).await;
+    see_that(&registry, "web", "no slice, no service", |view| view.state == State::UnknownService).await;
     let mut first = slice("web-a", "web", &["10.0.0.1", "10.0.0.2"]);
     first["metadata"]["labels"]["team"] = "blue".into();
     first["endpoints"][0] = json!({
@@ -91,7 +59,7 @@ async fn slices_become_instances_and_changes_are_seen() {
         "hints": { "forZones": [{ "name": "z1" }, { "name": "z2" }] },
     });
     fake.put("payments", first.clone());
-    let view = see(&registry, "web", "both", |view| count(view) == Some(2)).await;
+    let view = see_that(&registry, "web", "both", |view| count(view) == Some(2)).await;
     let one = &view.snapshot.as_ref().expect("a list").instances[0];
     assert_eq!((one.id.as_str(), one.address.to_string().as_str()), ("10.0.0.1:8080", "10.0.0.1:8080"));
     assert_eq!((&*one.locality.zone, one.incarnation.as_str(), one.healthy, one.weight), ("z1", "u-1", true, 1.0));
@@ -106,8 +74,8 @@ async fn slices_become_instances_and_changes_are_seen() {
     let mut six = slice("web-c", "web", &["fd00::1"]);
     six["addressType"] = "IPv6".into();
     fake.put("payments", six);
-    let view = see(&registry, "web", "all", |view| count(view) == Some(4)).await;
-    assert!(addresses(&view).contains("[fd00::1]:8080"), "{:?}", addresses(&view));
+    let view = see_that(&registry, "web", "all", |view| count(view) == Some(4)).await;
+    assert!(addresses(&view).contains(&"[fd00::1]:8080".to_owned()), "{:?}", addresses(&view));
     // Others are none of ours.
     fake.put("payments", slice("db-a", "db", &["10.9.0.1"]));
     fake.put("other", slice("web-a", "web", &["10.9.0.2"]));
@@ -117,7 +85,7 @@ async fn slices_become_instances_and_changes_are_seen() {
     first["endpoints"][1]["addresses"] = json!(["10.0.0.4"]);
     first["endpoints"][1]["conditions"] = json!({ "ready": false });
     fake.put("payments", first.clone());
-    let view = see(&registry, "web", "the new conditions", |view| count(view) == Some(5)).await;
+    let view = see_that(&registry, "web", "the new conditions", |view| count(view) == Some(5)).await;
     let state = |host: &str| {
         let found =
             view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).find(|one| one.address.host() == host);
@@ -130,11 +98,11 @@ async fn slices_become_instances_and_changes_are_seen() {
     // A slice goes, also by losing its label.
     fake.delete("payments", "web-b");
     fake.delete("payments", "web-c");
-    see(&registry, "web", "two left", |view| count(view) == Some(2)).await;
+    see_that(&registry, "web", "two left", |view| count(view) == Some(2)).await;
     first["metadata"]["labels"] = json!({ "kubernetes.io/service-name": "elsewhere" });
     fake.put("payments", first);
     // For who watches that is an empty list, for a newcomer an unknown service.
-    see(&registry, "web", "an empty list", |view| count(view) == Some(0)).await;
+    see_that(&registry, "web", "an empty list", |view| count(view) == Some(0)).await;
     let newcomer = by_kubeconfig(&fake, scratch.path(), "");
     assert_eq!(newcomer.instances("web").await.expect("an answer"), None);
     fake.put("payments", slice("web-z", "web", &[]));
@@ -154,7 +122,7 @@ async fn slices_become_instances_and_changes_are_seen() {
     assert!(requests.iter().all(|seen| seen.version == Version::HTTP_2), "{requests:?}");
     assert_eq!(fake.lists(), 1 + 3, "one of the subscription, three of the newcomer");
     for registry in [registry, newcomer] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -167,18 +135,18 @@ async fn who_drains_is_the_last_resort() {
     let mut web = slice("web-a", "web", &["10.0.0.1", "10.0.0.2"]);
     web["endpoints"][0]["conditions"] = json!({ "ready": false, "serving": true, "terminating": true });
     fake.put("payments", web.clone());
-    let view = see(&registry, "web", "one ready, one draining", |view| count(view) == Some(2)).await;
+    let view = see_that(&registry, "web", "one ready, one draining", |view| count(view) == Some(2)).await;
     let weights = |view: &View| -> Vec<f64> {
         view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|one| one.weight).collect()
     };
     assert_eq!(weights(&view), [0.0, 1.0]);
     web["endpoints"].as_array_mut().expect("a list").truncate(1);
     fake.put("payments", web);
-    let view = see(&registry, "web", "only one that drains", |view| count(view) == Some(1)).await;
+    let view = see_that(&registry, "web", "only one that drains", |view| count(view) == Some(1)).await;
     assert_eq!(weights(&view), [1.0]);
     let notes = &view.snapshot.as_ref().expect("a list").notes;
     assert!(notes.iter().any(|note| note.code == "draining_only"), "{notes:?}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -198,7 +166,7 @@ async fn services_are_listed_over_several_pages() {
     assert_eq!(fake.lists() - before, 3, "pages of 500");
     let requests = fake.requests();
     assert!(requests.iter().all(|seen| seen.accept.contains("PartialObjectMetadataList")), "only what is needed");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// 410 as an event, and as a status.
@@ -219,15 +187,14 @@ async fn a_history_that_is_gone_leads_to_a_new_list() {
         fake.end_watches();
         fake.put("payments", slice("web-a", "web", &["10.0.0.1", "10.0.0.2"]));
         fake.compact();
-        let changed =
-            tokio::time::timeout(NOTICED, seen.wait_for(|view| count(view) == Some(2) || count(view).is_none()));
+        let changed = tokio::time::timeout(SOON, seen.wait_for(|view| count(view) == Some(2) || count(view).is_none()));
         let view = changed.await.expect("in time").expect("open");
         assert_eq!(count(&view), Some(2), "and nobody saw a failure: {view:?}");
         assert!(fake.lists() > lists, "{by_status}");
         // And on it goes.
         fake.put("payments", slice("web-b", "web", &["10.0.0.3"]));
-        see(&registry, "web", "a later change", |view| count(view) == Some(3)).await;
-        registry.shutdown(SEEN).await;
+        see_that(&registry, "web", "a later change", |view| count(view) == Some(3)).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -238,7 +205,7 @@ async fn bookmarks_carry_a_quiet_watch_over_a_compaction() {
     let registry = connect(&format!("k8s://{}/payments?tls=false", fake.address()));
     let _followed = registry.subscribe("web");
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     fake.watched(1).await;
     for _ in 0..5 {
         fake.time_passes();
@@ -251,9 +218,9 @@ async fn bookmarks_carry_a_quiet_watch_over_a_compaction() {
     assert!(fake.watches().len() > before, "the next watch was opened");
     assert_eq!(fake.lists(), 1, "from where the bookmark said");
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
-    see(&registry, "web", "two", |view| count(view) == Some(2)).await;
+    see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
     assert_eq!(fake.lists(), 1);
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -268,8 +235,8 @@ async fn a_server_that_ends_every_watch_is_not_asked_without_end() {
     assert!((2..=7).contains(&fake.watches().len()), "{}", fake.watches().len());
     assert_eq!(count(&seen.current()), Some(1), "and that is no failure");
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
-    see(&registry, "web", "two", |view| count(view) == Some(2)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -281,7 +248,7 @@ async fn a_token_that_is_renewed_is_used_at_once() {
     let refused = connect(&format!("k8s://{}/payments?ca={}", fake.address(), ca.display()));
     let error = refused.instances("web").await.expect_err("an unknown authority");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    refused.shutdown(SEEN).await;
+    refused.shutdown(SOON).await;
     drop(fake);
 
     let certificate = require!(Certificate::issue(scratch.path()));
@@ -300,21 +267,21 @@ async fn a_token_that_is_renewed_is_used_at_once() {
     std::fs::write(&token, "second").expect("writable");
     fake.end_watches();
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
-    let changed = tokio::time::timeout(NOTICED, seen.wait_for(|view| count(view) != Some(1)));
+    let changed = tokio::time::timeout(SOON, seen.wait_for(|view| count(view) != Some(1)));
     let view = changed.await.expect("in time").expect("open");
     assert_eq!(count(&view), Some(2), "nobody noticed: {view:?}");
 
     // Nothing is good any more: a refusal that says so and shows no token, and the last good list.
     fake.behave(|behaviour| behaviour.tokens = ["third".to_owned()].into());
     fake.end_watches();
-    let view = see(&registry, "web", "refused", |view| view.state == State::Stale).await;
+    let view = see_that(&registry, "web", "refused", |view| view.state == State::Stale).await;
     let error = view.error.clone().expect("a reason");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().contains("answered 401") && !error.to_string().contains("second"), "{error}");
     assert_eq!(addresses(&view).len(), 2);
     std::fs::write(&token, "third").expect("writable");
-    see(&registry, "web", "let in again", |view| count(view) == Some(2)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "web", "let in again", |view| count(view) == Some(2)).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -324,10 +291,10 @@ async fn forbidden_is_told_apart_from_busy() {
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
     let registry = by_kubeconfig(&fake, scratch.path(), "");
     let _followed = registry.subscribe("web");
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     fake.behave(|behaviour| behaviour.forbidden = true);
     fake.end_watches();
-    let view = see(&registry, "web", "forbidden", |view| view.state == State::Stale).await;
+    let view = see_that(&registry, "web", "forbidden", |view| view.state == State::Stale).await;
     let error = view.error.clone().expect("a reason");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(
@@ -338,7 +305,7 @@ async fn forbidden_is_told_apart_from_busy() {
     let error = registry.services().await.expect_err("forbidden");
     assert_eq!(error.kind(), ErrorKind::Denied);
     fake.behave(|behaviour| behaviour.forbidden = false);
-    see(&registry, "web", "allowed", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "allowed", |view| count(view) == Some(1)).await;
     // Each refusal below is for one request and none of this one's.
     fake.watched(1).await;
 
@@ -351,8 +318,8 @@ async fn forbidden_is_told_apart_from_busy() {
     let _followed_too = other.subscribe("web");
     fake.behave(|behaviour| behaviour.throttle = Some((1, 3)));
     let asked = Instant::now();
-    see(&other, "web", "busy", |view| view.state == State::Unreachable).await;
-    see(&other, "web", "served", |view| count(view) == Some(1)).await;
+    see_that(&other, "web", "busy", |view| view.state == State::Unreachable).await;
+    see_that(&other, "web", "served", |view| count(view) == Some(1)).await;
     assert!(asked.elapsed() >= Duration::from_secs(3), "{:?}", asked.elapsed());
     // Also in the middle of following it.
     fake.watched(2).await;
@@ -361,10 +328,10 @@ async fn forbidden_is_told_apart_from_busy() {
     fake.end_watches();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(fake.watches().len() <= before + 2, "{} after {before}: it came back at once", fake.watches().len());
-    see(&registry, "web", "served", |view| count(view) == Some(1)).await;
-    see(&other, "web", "served", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "served", |view| count(view) == Some(1)).await;
+    see_that(&other, "web", "served", |view| count(view) == Some(1)).await;
     for registry in [registry, other] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -387,7 +354,7 @@ async fn contexts_and_namespaces_are_found_as_kubectl_does() {
         let registry = connect(&format!("{url}kubeconfig={}", file.display()));
         let (snapshot, _) = registry.instances("web").await.expect("an answer").expect("known");
         assert_eq!(snapshot.instances[0].address.host(), host, "{url}");
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     for (context, kind, what) in [
         ("nobody", ErrorKind::Denied, "answered 401"),
@@ -397,7 +364,7 @@ async fn contexts_and_namespaces_are_found_as_kubectl_does() {
         let error = registry.instances("web").await.expect_err("nobody is let in");
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(what), "{error}");
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     // What is wrong with a file is said without what is in it.
     let broken = scratch.path().join("broken");
@@ -407,7 +374,7 @@ async fn contexts_and_namespaces_are_found_as_kubectl_does() {
         let error = registry.instances("web").await.expect_err("no such cluster");
         let shown = format!("{error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
         assert!(shown.contains("kubeconfig") && !shown.contains("very-secret"), "{shown}");
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
 }
 
@@ -435,14 +402,14 @@ async fn credentials_come_from_programs_and_files() {
         let registry = connect(&format!("k8s://?kubeconfig={}", file.display()));
         let found = registry.instances("web").await.unwrap_or_else(|error| panic!("{user}: {error}"));
         assert_eq!(found.map(|(snapshot, _)| snapshot.instances.len()), Some(1));
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     let file = fake.kubeconfig_for(scratch.path(), fake.address(), &program("echo from-elsewhere; exit 3".into()));
     let registry = connect(&format!("k8s://?kubeconfig={}", file.display()));
     let error = registry.instances("web").await.expect_err("it failed");
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().contains("exit status: 3") && !error.to_string().contains("from-elsewhere"), "{error}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -471,12 +438,12 @@ async fn a_client_certificate_is_shown() {
         let registry = connect(&url);
         let found = registry.instances("web").await.unwrap_or_else(|error| panic!("{url}: {error}"));
         assert_eq!(found.map(|(snapshot, _)| snapshot.instances.len()), Some(1), "{url}");
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     let registry = by_kubeconfig(&fake, scratch.path(), "");
     let error = registry.instances("web").await.expect_err("no certificate");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// As in a pod, with files where a pod has them: the process runs once more inside a mount namespace of its own.
@@ -539,20 +506,20 @@ async fn broken_network(way: Way, break_it: impl Fn(&Proxy)) {
     let file = fake.kubeconfig_for(scratch.path(), proxy.address(), &json!({}));
     let registry = connect(&format!("k8s://?kubeconfig={}", file.display()));
     let _followed = registry.subscribe("web");
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     // Longer than a watch over HTTP/1: quiet is no failure.
     let mut seen = registry.subscribe("web");
     let quiet = tokio::time::timeout(Duration::from_secs(10), seen.wait_for(|view| count(view) != Some(1))).await;
     assert!(quiet.is_err(), "{way:?}: {:?}", seen.current());
     let began = Instant::now();
     break_it(&proxy);
-    let view = see(&registry, "web", "the loss is told", |view| view.state == State::Unreachable).await;
+    let view = see_that(&registry, "web", "the loss is told", |view| view.state == State::Unreachable).await;
     println!("{way:?}: noticed after {:.1?}", began.elapsed());
-    assert_eq!(addresses(&view), BTreeSet::from(["10.0.0.1:8080".to_owned()]), "the last good list stays");
+    assert_eq!(addresses(&view), ["10.0.0.1:8080"], "the last good list stays");
     fake.put("payments", slice("web-a", "web", &["10.0.0.1", "10.0.0.2"]));
     proxy.heal();
-    see(&registry, "web", "two after healing", |view| count(view) == Some(2)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "web", "two after healing", |view| count(view) == Some(2)).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -589,9 +556,9 @@ async fn a_slow_network_is_no_loss() {
     let mut seen = registry.subscribe("web");
     seen.wait_for(|view| count(view) == Some(1)).await.expect("open");
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
-    let changed = tokio::time::timeout(NOTICED, seen.wait_for(|view| count(view) != Some(1))).await;
+    let changed = tokio::time::timeout(SOON, seen.wait_for(|view| count(view) != Some(1))).await;
     assert_eq!(count(&changed.expect("in time").expect("open")), Some(2));
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -601,17 +568,17 @@ async fn a_server_restart_loses_nothing() {
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
     let registry = by_kubeconfig(&fake, scratch.path(), "");
     let _followed = registry.subscribe("web");
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     fake.stop();
-    let view = see(&registry, "web", "the loss is told", |view| view.state == State::Unreachable).await;
+    let view = see_that(&registry, "web", "the loss is told", |view| view.state == State::Unreachable).await;
     assert_eq!(addresses(&view).len(), 1);
     fake.delete("payments", "web-a");
     fake.start_again();
     // What was there before the failure is empty now, not unknown.
-    see(&registry, "web", "empty", |view| count(view) == Some(0)).await;
+    see_that(&registry, "web", "empty", |view| count(view) == Some(0)).await;
     fake.put("payments", slice("web-b", "web", &["10.0.0.2", "10.0.0.3"]));
-    see(&registry, "web", "two", |view| count(view) == Some(2)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
+    registry.shutdown(SOON).await;
 }
 
 /// And with `METAROUTE_MEASURE=FILE` how soon, as `conformance` measures it for the others.
@@ -628,7 +595,7 @@ async fn changes_reach_subscribers_soon() {
         let host = format!("10.0.0.{}", round + 1);
         fake.put("payments", slice("web-a", "web", &[&host]));
         let there = |view: &View| addresses(view).contains(&format!("{host}:8080"));
-        tokio::time::timeout(NOTICED, seen.wait_for(there)).await.expect("in time").expect("open");
+        tokio::time::timeout(SOON, seen.wait_for(there)).await.expect("in time").expect("open");
         times.push(started.elapsed());
     }
     times.sort();
@@ -651,7 +618,7 @@ async fn changes_reach_subscribers_soon() {
         let mut out = std::fs::OpenOptions::new().create(true).append(true).open(file).expect("the file opens");
         writeln!(out, "{line}").expect("written");
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 /// More watches than a server allows on one connection, and more endpoints than one slice has.
@@ -671,7 +638,7 @@ async fn many_services_and_many_endpoints() {
         fake.put("payments", slice(name, name, &["10.0.0.1"]));
     }
     for one in &mut seen {
-        let found = tokio::time::timeout(NOTICED, one.wait_for(|view| count(view) == Some(1))).await;
+        let found = tokio::time::timeout(SOON, one.wait_for(|view| count(view) == Some(1))).await;
         found.expect("in time").expect("open");
     }
     assert!(proxy.accepted() <= 20, "{} connections for 130 watches", proxy.accepted());
@@ -682,14 +649,14 @@ async fn many_services_and_many_endpoints() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(SEEN, ended).await.expect("all watches end");
+    tokio::time::timeout(SOON, ended).await.expect("all watches end");
     let hosts: Vec<String> = (0..1000).map(|n| format!("10.1.{}.{}", n / 100, n % 100 + 1)).collect();
     for (n, hosts) in hosts.chunks(100).enumerate() {
         let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
         fake.put("payments", slice(&format!("big-{n}"), "big", &hosts));
     }
-    see(&registry, "big", "a thousand", |view| count(view) == Some(1000)).await;
-    registry.shutdown(SEEN).await;
+    see_that(&registry, "big", "a thousand", |view| count(view) == Some(1000)).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -698,7 +665,7 @@ async fn what_is_damaged_costs_only_itself() {
     let registry = connect(&format!("k8s://{}/payments?tls=false", fake.address()));
     let _followed = registry.subscribe("web");
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
-    see(&registry, "web", "one", |view| count(view) == Some(1)).await;
+    see_that(&registry, "web", "one", |view| count(view) == Some(1)).await;
     let mut damaged = slice("web-b", "web", &["10.0.0.2", "10.0.0.3"]);
     damaged["endpoints"][0]["addresses"] = json!(5);
     fake.put_unchecked("payments", damaged);
@@ -708,16 +675,16 @@ async fn what_is_damaged_costs_only_itself() {
     let mut port = slice("web-d", "web", &["10.0.0.5"]);
     port["ports"] = json!([{ "name": "http", "port": 123_456 }]);
     fake.put_unchecked("payments", port);
-    let view = see(&registry, "web", "what can be read", |view| {
+    let view = see_that(&registry, "web", "what can be read", |view| {
         count(view) == Some(2) && view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 3)
     })
     .await;
-    assert_eq!(addresses(&view), BTreeSet::from(["10.0.0.1:8080", "10.0.0.3:8080"].map(str::to_owned)));
+    assert_eq!(addresses(&view), ["10.0.0.1:8080", "10.0.0.3:8080"]);
     let notes: Vec<&str> = view.snapshot.iter().flat_map(|s| &s.notes).map(|note| &*note.message).collect();
     for part in ["`web-b`, endpoint 1", "unknown type `Unix`", "port 123456"] {
         assert!(notes.iter().any(|note| note.contains(part)), "{part}: {notes:?}");
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]
@@ -733,7 +700,7 @@ async fn an_api_server_is_told_from_something_else() {
         let error = registry.instances(name).await.expect_err("no name");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
-    registry.shutdown(SEEN).await;
+    registry.shutdown(SOON).await;
     server.abort();
 }
 
@@ -776,11 +743,11 @@ async fn what_kubectl_does_is_seen() {
     let address = line.rsplit(' ').next().unwrap_or_default();
     let proxied = connect(&format!("k8s://{address}/payments?tls=false"));
     let _followed_too = proxied.subscribe("billing");
-    see(&proxied, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
+    see_that(&proxied, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
 
     let registry = connect(&format!("k8s://?kubeconfig={}", file.display()));
     let _followed = registry.subscribe("billing");
-    see(&registry, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
+    see_that(&registry, "billing", "nothing yet", |view| view.state == State::UnknownService).await;
     let manifest = scratch.path().join("slice.yaml");
     let text = "apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -795,7 +762,7 @@ endpoints: [{addresses: [192.0.2.7], zone: eu-1a}]
     std::fs::write(&manifest, text).expect("writable");
     let manifest = manifest.display().to_string();
     run(&["apply", "--validate=false", "-f", &manifest], None).await;
-    let view = see(&registry, "billing", "the applied slice", |view| count(view) == Some(1)).await;
+    let view = see_that(&registry, "billing", "the applied slice", |view| count(view) == Some(1)).await;
     let one = &view.snapshot.as_ref().expect("a list").instances[0];
     assert_eq!((one.address.to_string().as_str(), one.weight, &*one.cluster), ("192.0.2.7:8080", 2.0, "blue"));
     assert_eq!(&*one.locality.zone, "eu-1a");
@@ -807,26 +774,27 @@ endpoints: [{addresses: [192.0.2.7], zone: eu-1a}]
     std::fs::write(&manifest, text.replace("zone: eu-1a}", "zone: eu-1a}, {addresses: [192.0.2.8]}"))
         .expect("writable");
     run(&["apply", "--validate=false", "-f", &manifest], None).await;
-    see(&registry, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
-    see(&proxied, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
+    see_that(&registry, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
+    see_that(&proxied, "billing", "the second endpoint", |view| count(view) == Some(2)).await;
     run(&["label", "endpointslices", "billing-vm-1", "version=2.4", "--overwrite"], None).await;
-    see(&registry, "billing", "the new label", |view| {
+    see_that(&registry, "billing", "the new label", |view| {
         let all = view.snapshot.iter().flat_map(|snapshot| &snapshot.instances);
         count(view) == Some(2) && all.into_iter().all(|one| one.metadata.get("version") == Some(&"2.4".into()))
     })
     .await;
     run(&["edit", "endpointslices", "billing-vm-1", "--validate=false"], Some("sed -i s/192.0.2.8/192.0.2.9/")).await;
-    see(&registry, "billing", "the edited address", |view| addresses(view).contains("192.0.2.9:8080")).await;
+    see_that(&registry, "billing", "the edited address", |view| addresses(view).contains(&"192.0.2.9:8080".to_owned()))
+        .await;
     let read = run(&["get", "endpointslices", "-o", "json"], None).await;
     let read: Value = serde_json::from_str(&read).expect("JSON");
     assert_eq!(read["items"][0]["endpoints"][1]["addresses"][0], "192.0.2.9");
     assert!(run(&["get", "endpointslices"], None).await.contains("billing-vm-1"));
     run(&["delete", "endpointslices", "billing-vm-1"], None).await;
-    see(&registry, "billing", "gone", |view| count(view) == Some(0)).await;
-    see(&proxied, "billing", "gone", |view| count(view) == Some(0)).await;
+    see_that(&registry, "billing", "gone", |view| count(view) == Some(0)).await;
+    see_that(&proxied, "billing", "gone", |view| count(view) == Some(0)).await;
     assert_eq!(fake.names("payments"), Vec::<String>::new());
     for registry in [registry, proxied] {
-        registry.shutdown(SEEN).await;
+        registry.shutdown(SOON).await;
     }
     tokio::task::spawn_blocking(|| drop(proxy)).await.expect("it ends");
 }

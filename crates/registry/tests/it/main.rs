@@ -1,7 +1,6 @@
 //! Every back end against its real server.
 #![allow(clippy::print_stdout, reason = "times and verdicts of cases, for people")]
 
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 #[allow(dead_code, reason = "not every back end needs all of it")]
 mod client;
 #[allow(dead_code, reason = "a build without network back ends runs none of it")]

@@ -1,73 +1,21 @@
 //! Nacos: r-nacos as a real server, a strict fake with the Java server's rules, and Nacos' own clients.
 
-use std::collections::BTreeSet;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, RegistrationState, Registry, RegistryUrl, State, View};
+use metaroute_core::instance::InstanceId;
+use metaroute_registry::{ErrorKind, RegistrationState, Registry, RegistryUrl, State, View};
 use serde_json::{Value, json};
 use test_support::nacos::{Nacos, NacosClient};
 use test_support::seata_client::SeataClient;
 use test_support::{Proxy, backoff_poll, require, wait_until};
 
+use crate::client::{SOON, addresses, block_on, connect, instance, register, registered, see, see_that};
 use crate::conformance::{self, Subject, Traits};
 use fake::{Fake, Manners};
 
 mod fake;
 mod fake_http;
-
-const SOON: Duration = Duration::from_secs(30);
-
-fn block_on(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime").block_on(test);
-}
-
-fn connect(url: &str) -> Registry {
-    let url: RegistryUrl = url.parse().expect("an address");
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    let options = Options { policy, ..Options::default() };
-    Registry::connect_with(&url, options).expect("this build has Nacos")
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn registered(registration: &mut Registration) {
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
-}
-
-async fn register(registry: &Registry, service: &str, instance: Instance) -> Registration {
-    let mut registration = registry.register(service, instance).expect("valid");
-    registered(&mut registration).await;
-    registration
-}
-
-fn addresses(view: &View) -> BTreeSet<String> {
-    view.snapshot.iter().flat_map(|snapshot| &snapshot.instances).map(|i| i.address.to_string()).collect()
-}
-
-/// Waits for a view of a service, or panics with the last one.
-async fn see_that(registry: &Registry, service: &str, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    let mut subscription = registry.subscribe(service);
-    match tokio::time::timeout(SOON, subscription.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("{service}: not seen: {what}; last: {:?}", subscription.current()),
-    }
-}
-
-async fn see(registry: &Registry, service: &str, wanted: &[&str]) -> View {
-    let wanted: BTreeSet<String> = wanted.iter().map(|&address| address.to_owned()).collect();
-    see_that(registry, service, &format!("{wanted:?}"), |view| {
-        matches!(view.state, State::Fresh | State::UnknownService) && addresses(view) == wanted
-    })
-    .await
-}
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
     let started = Instant::now();

@@ -1,6 +1,5 @@
 //! Redis, against a real server, its own client and Seata's.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use metaroute_registry::{ErrorKind, Registry, RegistryUrl, View};
@@ -93,7 +92,7 @@ fn seatas_client_and_we_see_each_other() {
         assert!(told.elapsed() < Duration::from_secs(2), "the message is believed at once: {:?}", told.elapsed());
         assert_eq!(server.cli(&["EXISTS", "registry.redis.default_10.9.9.2:8091"]), "1");
         tokio::time::sleep(Duration::from_secs(4)).await;
-        assert_eq!(addresses(&seen.current()), BTreeSet::from(["10.1.1.1:8091".to_owned()]));
+        assert_eq!(addresses(&seen.current()), ["10.1.1.1:8091"]);
         // Ended at last, so is its key.
         drop(client);
         assert!(wait_until(SOON, || server.cli(&["EXISTS", "registry.redis.default_10.9.9.2:8091"]) == "0"));
@@ -317,7 +316,7 @@ fn the_plain_layout_tells_empty_from_unknown_and_tidies_up() {
             view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 1)
         })
         .await;
-        assert_eq!(addresses(&view), BTreeSet::from(["10.0.0.1:80".to_owned()]));
+        assert_eq!(addresses(&view), ["10.0.0.1:80"]);
         assert!(wait_until(SOON, || !server.cli(&["SMEMBERS", "metaroute:{orders}:index"]).contains("ghost")));
         server.cli(&["DEL", "metaroute:{orders}:inst:bad"]);
         registration.deregister().await;

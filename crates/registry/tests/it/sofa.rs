@@ -3,50 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use metaroute_core::instance::Instance;
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{ErrorKind, Options, Registration, RegistrationState, Registry, State, Subscription, View};
+use metaroute_registry::{ErrorKind, RegistrationState, State};
 use test_support::require;
 use test_support::sofa::{Sofa, SofaClient};
 
+use crate::client::{SOON, await_view, connect, instance, lists, register};
 use crate::conformance::{self, Subject, Traits};
-
-/// The server gathers changes for up to 4 s before it pushes.
-const SOON: Duration = Duration::from_secs(30);
-
-fn connect(url: &str) -> Registry {
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    Registry::connect_with(&url.parse().expect("an address"), Options { policy, ..Options::default() })
-        .expect("built in")
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-async fn see(seen: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    match tokio::time::timeout(SOON, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
-}
-
-fn addresses(view: &View) -> Vec<String> {
-    let mut list: Vec<String> =
-        view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.to_string()).collect();
-    list.sort();
-    list
-}
-
-fn lists<'a>(wanted: &'a [&'a str]) -> impl Fn(&View) -> bool + 'a {
-    move |view| view.state == State::Fresh && addresses(view) == wanted
-}
-
-async fn register(registry: &Registry, service: &str, instance: Instance) -> Registration {
-    let mut registration = registry.register(service, instance).expect("valid");
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
-    registration
-}
 
 #[test]
 fn on_a_real_server() {
@@ -58,7 +20,7 @@ fn on_a_real_server() {
         let registry = connect(&format!("sofa://{}", server.http()));
         let idle = register(&registry, "idle", instance("10.4.0.1:80")).await;
         let mut seen = registry.subscribe("idle");
-        see(&mut seen, "it", lists(&["10.4.0.1:80"])).await;
+        await_view(&mut seen, "it", lists(&["10.4.0.1:80"])).await;
         (registry, idle, seen)
     });
     if !their_client_and_we_see_each_other(&server, &runtime) {
@@ -72,7 +34,7 @@ fn on_a_real_server() {
         assert!(lists(&["10.4.0.1:80"])(&seen.current()), "{:?}", seen.current());
         assert!(matches!(idle.state(), RegistrationState::Registered), "{:?}", idle.state());
         idle.deregister().await;
-        see(&mut seen, "none, over the same connection", lists(&[])).await;
+        await_view(&mut seen, "none, over the same connection", lists(&[])).await;
         registry.shutdown(SOON).await;
     });
     let (bolt, server) = (server.bolt(), Arc::new(Mutex::new(server)));
@@ -105,14 +67,14 @@ fn their_client_and_we_see_each_other(server: &Sofa, runtime: &tokio::runtime::R
     let mut seen = runtime.block_on(async { registry.subscribe(service) });
     // Theirs, as SOFARPC writes it.
     java.publish(&["bolt://10.0.0.1:12200?zone=z1&version=1.0&weight=100"]);
-    let view = runtime.block_on(see(&mut seen, "theirs", lists(&["10.0.0.1:12200"])));
+    let view = runtime.block_on(await_view(&mut seen, "theirs", lists(&["10.0.0.1:12200"])));
     let theirs = &view.snapshot.expect("a list").instances[0];
     assert_eq!(&*theirs.locality.zone, "z1");
     assert_eq!(theirs.metadata.get("version"), Some(&"1.0".into()));
     java.publish(&["bolt://10.0.0.1:12200?version=2.0", "10.0.0.2:12200"]);
-    runtime.block_on(see(&mut seen, "theirs, republished", lists(&["10.0.0.1:12200", "10.0.0.2:12200"])));
+    runtime.block_on(await_view(&mut seen, "theirs, republished", lists(&["10.0.0.1:12200", "10.0.0.2:12200"])));
     java.unpublish();
-    runtime.block_on(see(&mut seen, "none", lists(&[])));
+    runtime.block_on(await_view(&mut seen, "none", lists(&[])));
     // Ours.
     java.subscribe();
     let mine = instance("10.9.9.9:1").with_meta("from", "us").with_meta("m", "你");
@@ -140,10 +102,10 @@ async fn scopes_groups_and_services(server: &Sofa) {
     let error = nowhere.instances("scoped").await.expect_err("no session server is in that zone");
     assert!(error.to_string().contains("ZONEB"), "{error}");
     let far = register(&other_zone, "scoped", instance("10.1.0.2:80")).await;
-    see(&mut here.subscribe("scoped"), "both, of all zones", lists(&["10.1.0.1:80", "10.1.0.2:80"])).await;
-    see(&mut zone_only.subscribe("scoped"), "the near one", lists(&["10.1.0.1:80"])).await;
+    await_view(&mut here.subscribe("scoped"), "both, of all zones", lists(&["10.1.0.1:80", "10.1.0.2:80"])).await;
+    await_view(&mut zone_only.subscribe("scoped"), "the near one", lists(&["10.1.0.1:80"])).await;
     // The form for several data centres; no server here is of the other zone.
-    see(&mut multi.subscribe("scoped"), "the one of a known zone", lists(&["10.1.0.1:80"])).await;
+    await_view(&mut multi.subscribe("scoped"), "the one of a known zone", lists(&["10.1.0.1:80"])).await;
     for other in [&other_group, &empty] {
         assert_eq!(other.instances("scoped").await.expect("answered"), None, "another group knows nothing of it");
     }
@@ -160,7 +122,7 @@ async fn scopes_groups_and_services(server: &Sofa) {
 async fn addresses_alone(server: &Sofa) {
     let registry = connect(&format!("sofa://{}?layout=seata&group=SEATA_GROUP", server.http()));
     let plain = register(&registry, "default", instance("10.2.0.1:8091")).await;
-    see(&mut registry.subscribe("default"), "it", lists(&["10.2.0.1:8091"])).await;
+    await_view(&mut registry.subscribe("default"), "it", lists(&["10.2.0.1:8091"])).await;
     let mut refused = registry.register("default", instance("10.2.0.2:8091").with_meta("env", "x")).expect("sent");
     let error = refused.registered().await.expect_err("metadata has no place");
     assert!(error.to_string().contains("`env`"), "{error}");
@@ -171,10 +133,10 @@ async fn addresses_alone(server: &Sofa) {
 async fn unknown_is_not_empty(server: &Sofa) {
     let registry = connect(&format!("sofa://{}", server.http()));
     let mut seen = registry.subscribe("later");
-    see(&mut seen, "unknown", |view| view.state == State::UnknownService).await;
+    await_view(&mut seen, "unknown", |view| view.state == State::UnknownService).await;
     let registration = register(&registry, "later", instance("10.3.0.1:80")).await;
-    see(&mut seen, "one", lists(&["10.3.0.1:80"])).await;
+    await_view(&mut seen, "one", lists(&["10.3.0.1:80"])).await;
     registration.deregister().await;
-    see(&mut seen, "empty", lists(&[])).await;
+    await_view(&mut seen, "empty", lists(&[])).await;
     registry.shutdown(SOON).await;
 }

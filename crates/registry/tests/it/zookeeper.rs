@@ -138,7 +138,7 @@ fn nodes_that_others_write_are_read_byte_by_byte() {
             addresses(view).len() == 3 && view.snapshot.as_ref().is_some_and(|snapshot| snapshot.rejected == 1)
         })
         .await;
-        assert_eq!(addresses(&view), three.map(str::to_owned).into());
+        assert_eq!(addresses(&view), three);
         assert_eq!(by_address(&view, three[0]).metadata.len() + by_address(&view, three[1]).metadata.len(), 0);
         let third = by_address(&view, three[2]);
         assert_eq!(third.metadata.get("version").map(|v| v.to_text()).as_deref(), Some("2.3"));

@@ -2,55 +2,19 @@
 
 use std::time::Duration;
 
-use metaroute_core::instance::{Instance, MetaValue};
-use metaroute_core::resilience::backoff::Policy;
-use metaroute_registry::{Options as RegistryOptions, RegistrationState, Registry, State, Subscription, View};
+use metaroute_core::instance::MetaValue;
+use metaroute_registry::{RegistrationState, State, View};
 use serde_json::{Value, json};
 use test_support::seata_client::SeataClient;
 use test_support::{require, wait_until};
 
 use super::naming_server::{NamingServer, Options};
+use crate::client::{SOON, addresses, await_view, connect, instance, lists, registered};
 use crate::conformance::{self, Subject, Traits};
-
-/// What a busy machine needs.
-const SOON: Duration = Duration::from_secs(20);
-
-pub(super) fn connect(url: &str) -> Registry {
-    let policy: Policy = "exponential:100ms,2,1s,full".parse().expect("a valid policy");
-    #[allow(clippy::needless_update, reason = "options may grow")]
-    let options = RegistryOptions { policy, ..RegistryOptions::default() };
-    Registry::connect_with(&url.parse().expect("an address"), options).expect("built in")
-}
 
 fn url(servers: &[&NamingServer], rest: &str) -> String {
     let hosts: Vec<String> = servers.iter().map(|server| server.address().to_string()).collect();
     format!("namingserver://{}{rest}", hosts.join(","))
-}
-
-fn instance(address: &str) -> Instance {
-    Instance::new(address.parse().expect("an address"))
-}
-
-pub(super) async fn see(seen: &mut Subscription, what: &str, wanted: impl Fn(&View) -> bool) -> View {
-    match tokio::time::timeout(SOON, seen.wait_for(|view| wanted(view))).await {
-        Ok(view) => view.expect("the registry is open"),
-        Err(_) => panic!("not seen: {what}; last: {:?}", seen.current()),
-    }
-}
-
-pub(super) fn addresses(view: &View) -> Vec<String> {
-    let mut list: Vec<String> =
-        view.snapshot.iter().flat_map(|s| &s.instances).map(|i| i.address.to_string()).collect();
-    list.sort();
-    list
-}
-
-pub(super) fn lists(wanted: &'static [&'static str]) -> impl Fn(&View) -> bool {
-    move |view| view.state == State::Fresh && addresses(view) == wanted
-}
-
-async fn registered(registration: &mut metaroute_registry::Registration) {
-    tokio::time::timeout(SOON, registration.registered()).await.expect("in time").expect("taken");
 }
 
 #[test]
@@ -77,12 +41,12 @@ async fn a_change_of_metadata_alone_is_seen() {
     let mut seen = reader.subscribe("orders");
     let mut registration = writer.register("orders", instance("10.0.0.1:80").with_meta("env", "test")).expect("valid");
     registered(&mut registration).await;
-    see(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
     let env = |view: &View| {
         view.snapshot.iter().flat_map(|s| &s.instances).find_map(|i| i.metadata.get("env").map(|v| v.to_text()))
     };
     registration.update(instance("10.0.0.1:80").with_meta("env", "prod")).expect("valid");
-    see(&mut seen, "the change", |view| env(view).as_deref() == Some("prod")).await;
+    await_view(&mut seen, "the change", |view| env(view).as_deref() == Some("prod")).await;
     // The node was replaced, not added, and heartbeats do not raise the term.
     let term = || server.node("public", "default", "orders@10.0.0.1:80").map(|node| node["term"].clone());
     let before = term();
@@ -101,7 +65,7 @@ async fn registers_at_all_servers_and_reads_from_one_that_answers() {
     let mut seen = reader.subscribe("orders");
     let mut registration = writer.register("orders", instance("10.0.0.1:80")).expect("valid");
     registered(&mut registration).await;
-    see(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
     for server in &servers {
         assert!(server.node("public", "default", "orders@10.0.0.1:80").is_some(), "each server has it");
     }
@@ -109,7 +73,7 @@ async fn registers_at_all_servers_and_reads_from_one_that_answers() {
     servers[0].stop();
     let mut second = writer.register("orders", instance("10.0.0.2:80")).expect("valid");
     registered(&mut second).await;
-    see(&mut seen, "two at the other", lists(&["10.0.0.1:80", "10.0.0.2:80"])).await;
+    await_view(&mut seen, "two at the other", lists(&["10.0.0.1:80", "10.0.0.2:80"])).await;
     assert!(matches!(registration.state(), RegistrationState::Registered), "one server is as good as all");
     // It comes back without memory; the heartbeat tells it.
     servers[0].start_again();
@@ -149,11 +113,11 @@ async fn every_call_carries_a_token_that_is_replaced_in_time() {
     let mut seen = registry.subscribe("orders");
     let mut registration = registry.register("orders", instance("10.0.0.1:80")).expect("valid");
     registered(&mut registration).await;
-    see(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
     tokio::time::sleep(2 * life).await;
     assert_eq!(seen.current().state, State::Fresh);
     registration.deregister().await;
-    see(&mut seen, "none", lists(&[])).await;
+    await_view(&mut seen, "none", lists(&[])).await;
     assert!(server.node("public", "default", "orders@10.0.0.1:80").is_none(), "it was let go of, not left to expire");
     let logins = server.seen("/api/v1/auth/login");
     assert!((2..=8).contains(&logins.len()), "{} logins", logins.len());
@@ -179,7 +143,7 @@ async fn a_restarted_server_that_knows_nothing_does_not_empty_the_list() {
     let mut seen = reader.subscribe("orders");
     let mut registration = writer.register("orders", instance("10.0.0.1:80")).expect("valid");
     registered(&mut registration).await;
-    see(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut seen, "one", lists(&["10.0.0.1:80"])).await;
     server.start_again();
     let mut lost = false;
     let end = tokio::time::Instant::now() + Duration::from_secs(6);
@@ -187,7 +151,7 @@ async fn a_restarted_server_that_knows_nothing_does_not_empty_the_list() {
         lost |= view.state == State::UnknownService || addresses(&view).is_empty();
     }
     assert!(!lost, "the list was emptied by a restart");
-    see(&mut seen, "one again", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut seen, "one again", lists(&["10.0.0.1:80"])).await;
     reader.shutdown(SOON).await;
     writer.shutdown(SOON).await;
 }
@@ -199,11 +163,11 @@ async fn an_expiry_is_seen_although_the_term_went_down() {
     let reader = connect(&url(&[&server], "?poll=1s"));
     server.register("public", "default", "u-1", &node("10.2.0.1", 8091, 100, json!({"vGroup": {"orders": null}})));
     let mut seen = reader.subscribe("orders");
-    see(&mut seen, "one", lists(&["10.2.0.1:8091"])).await;
+    await_view(&mut seen, "one", lists(&["10.2.0.1:8091"])).await;
     // Nobody sends heartbeats for it.
-    see(&mut seen, "none", lists(&[])).await;
+    await_view(&mut seen, "none", lists(&[])).await;
     server.register("public", "default", "u-2", &node("10.2.0.2", 8091, 5, json!({"vGroup": {"orders": ""}})));
-    see(&mut seen, "another one, with a lower term", lists(&["10.2.0.2:8091"])).await;
+    await_view(&mut seen, "another one, with a lower term", lists(&["10.2.0.2:8091"])).await;
     reader.shutdown(SOON).await;
 }
 
@@ -226,13 +190,13 @@ async fn vgroups_of_one_cluster_are_followed_apart() {
     let mut second = registry.register("stock", instance("10.0.0.1:80").with_weight(2.0)).expect("valid");
     registered(&mut first).await;
     registered(&mut second).await;
-    let view = see(&mut orders, "orders", lists(&["10.0.0.1:80"])).await;
+    let view = await_view(&mut orders, "orders", lists(&["10.0.0.1:80"])).await;
     assert_eq!(view.snapshot.expect("a list").instances[0].weight, 1.0);
-    let view = see(&mut stock, "stock", lists(&["10.0.0.1:80"])).await;
+    let view = await_view(&mut stock, "stock", lists(&["10.0.0.1:80"])).await;
     assert_eq!(view.snapshot.expect("a list").instances[0].weight, 2.0);
     first.deregister().await;
-    see(&mut orders, "none of the other's nodes", lists(&[])).await;
-    see(&mut stock, "stock still", lists(&["10.0.0.1:80"])).await;
+    await_view(&mut orders, "none of the other's nodes", lists(&[])).await;
+    await_view(&mut stock, "stock still", lists(&["10.0.0.1:80"])).await;
     let listed = registry.services().await.expect("listed");
     assert!(listed.iter().any(|name| **name == *"stock"), "{listed:?}");
     registry.shutdown(SOON).await;
@@ -319,7 +283,8 @@ fn the_released_java_client_and_we_find_each_other() {
     let (view, seen) = runtime.block_on(async {
         let mut seen = registry.subscribe("default_tx_group");
         let view =
-            see(&mut seen, "what Java registered", |view| addresses(view).iter().any(|a| a == "10.3.0.3:8093")).await;
+            await_view(&mut seen, "what Java registered", |view| addresses(view).iter().any(|a| a == "10.3.0.3:8093"))
+                .await;
         (view, seen)
     });
     let snapshot = view.snapshot.expect("a list");
@@ -330,7 +295,7 @@ fn the_released_java_client_and_we_find_each_other() {
     java.unregister("10.3.0.3:8093");
     runtime.block_on(async {
         let mut seen = seen;
-        see(&mut seen, "Java's is gone", lists(&["10.3.0.1:8091", "10.3.0.2:8091"])).await;
+        await_view(&mut seen, "Java's is gone", lists(&["10.3.0.1:8091", "10.3.0.2:8091"])).await;
         ours.deregister().await;
     });
     finds(&mut java, r#"{"addresses":["10.3.0.2:8091"]}"#);

@@ -20,7 +20,7 @@ use test_support::seata_server::SeataServer;
 use test_support::{Proxy, require, wait_until};
 use tokio::sync::watch;
 
-use super::naming::{addresses, connect, lists, see};
+use crate::client::{addresses, await_view, connect, lists};
 
 fn text(instance: &Instance, key: &str) -> Option<String> {
     instance.metadata.get(key).map(|value| value.to_text().into())
@@ -48,7 +48,7 @@ async fn real_server(server: &SeataServer) {
     // One that is not there, and the real one behind a network that can be broken.
     let registry = connect(&format!("seata-raft://seata:seata@{}?poll=2s", proxy.address()));
     let mut seen = registry.subscribe("default");
-    let view = see(&mut seen, "the leader", |view| view.state == State::Fresh).await;
+    let view = await_view(&mut seen, "the leader", |view| view.state == State::Fresh).await;
     let snapshot = view.snapshot.expect("a list");
     let [leader] = &snapshot.instances[..] else { panic!("one node, found {snapshot:?}") };
     assert_eq!(leader.address.to_string(), server.service().to_string());
@@ -62,10 +62,10 @@ async fn real_server(server: &SeataServer) {
     // Cut and half open are both noticed, and over.
     for broken in [Proxy::cut, Proxy::hold] {
         broken(&proxy);
-        let view = see(&mut seen, "the loss is told", |view| view.state == State::Unreachable).await;
+        let view = await_view(&mut seen, "the loss is told", |view| view.state == State::Unreachable).await;
         assert_eq!(addresses(&view), [server.service().to_string()], "the last good list stays");
         proxy.heal();
-        see(&mut seen, "it is back", |view| view.state == State::Fresh).await;
+        await_view(&mut seen, "it is back", |view| view.state == State::Fresh).await;
     }
     // Several addresses: the first that answers counts.
     proxy.cut();
@@ -169,9 +169,9 @@ async fn the_event_stream_is_followed() {
     let (double, address, server) = Double::start();
     let registry = connect(&format!("seata-raft://{address}?stream=true&poll=30s"));
     let mut seen = registry.subscribe("default");
-    see(&mut seen, "one", lists(&["10.4.0.1:8091"])).await;
+    await_view(&mut seen, "one", lists(&["10.4.0.1:8091"])).await;
     double.set(2, &["10.4.0.2", "10.4.0.1"]);
-    let view = see(&mut seen, "another leader", lists(&["10.4.0.1:8091", "10.4.0.2:8091"])).await;
+    let view = await_view(&mut seen, "another leader", lists(&["10.4.0.1:8091", "10.4.0.2:8091"])).await;
     let snapshot = view.snapshot.expect("a list");
     let roles: Vec<_> = snapshot.instances.iter().map(|i| text(i, "role").expect("a role")).collect();
     assert_eq!(roles, ["FOLLOWER", "LEADER"], "all nodes, not only the leader");
@@ -179,7 +179,7 @@ async fn the_event_stream_is_followed() {
     // A group without a leader empties nothing.
     double.set(3, &[]);
     double.set(4, &["10.4.0.3"]);
-    see(&mut seen, "the next leader", lists(&["10.4.0.3:8091"])).await;
+    await_view(&mut seen, "the next leader", lists(&["10.4.0.3:8091"])).await;
     let watches = double.watches.lock().expect("free").clone();
     assert!(watches.iter().all(|version| *version == Version::HTTP_2), "{watches:?}");
     server.abort();
@@ -191,12 +191,13 @@ async fn a_group_without_a_leader_keeps_the_last_list() {
     let (double, address, server) = Double::start();
     let registry = connect(&format!("seata-raft://{address}?poll=1s"));
     let mut seen = registry.subscribe("default");
-    see(&mut seen, "one", lists(&["10.4.0.1:8091"])).await;
+    await_view(&mut seen, "one", lists(&["10.4.0.1:8091"])).await;
     double.set(2, &[]);
-    let view = see(&mut seen, "no leader", |view| view.state == State::Unreachable || view.state == State::Stale).await;
+    let view =
+        await_view(&mut seen, "no leader", |view| view.state == State::Unreachable || view.state == State::Stale).await;
     assert_eq!(addresses(&view), ["10.4.0.1:8091"]);
     double.set(3, &["10.4.0.2"]);
-    see(&mut seen, "a leader", lists(&["10.4.0.2:8091"])).await;
+    await_view(&mut seen, "a leader", lists(&["10.4.0.2:8091"])).await;
     server.abort();
     registry.shutdown(Duration::from_secs(10)).await;
 }

@@ -11,7 +11,7 @@ use test_support::nacos::Nacos;
 use test_support::require;
 use test_support::seata_server::SeataServer;
 
-use super::naming::{addresses, connect};
+use crate::client::{addresses, connect};
 
 /// The registries' own delays: Consul probes the server, Eureka's clients register after a while.
 const FOUND_WITHIN: Duration = Duration::from_secs(90);

@@ -13,9 +13,12 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
+
+use unread::Answering;
+
+mod unread;
 
 /// Connections at once. Each costs a file descriptor and about 30 KB; requests are limited on their own.
 pub const CONNECTIONS_MAX: usize = 4_096;
@@ -53,7 +56,7 @@ async fn serve(
             _ = stop.wait_for(|stop| *stop) => break,
             next = next => next,
         };
-        let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        let connection = builder.serve_connection(TokioIo::new(stream), Answering::new(router.clone()));
         let connection = connections.watch(connection);
         tokio::spawn(async move {
             if let Err(error) = connection.await {

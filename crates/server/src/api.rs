@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::middleware;
@@ -188,6 +188,10 @@ fn covered(body: Vec<u8>, meta: &Meta) -> Response<Body> {
 
 /// Reads a whole body.
 async fn body(body: Body) -> Result<Bytes, Problem> {
+    // Who announces too much is told so before it comes.
+    if body.size_hint().lower() > BODY_MAX as u64 {
+        return Err(Problem::body_too_large(BODY_MAX));
+    }
     let read = async {
         let mut chunks = body.into_data_stream();
         // Nearly every body is one chunk, and then it is taken as it is.

@@ -73,10 +73,23 @@ impl<'de> Deserialize<'de> for Key<'de> {
 /// # Errors
 /// `bad_request` with line and column.
 pub(super) fn object<'a>(body: &'a [u8]) -> Result<Object<'a>, Problem> {
-    let text = std::str::from_utf8(body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
-    serde_json::from_str(text).map_err(|error| {
+    serde_json::from_str(text(body)?).map_err(|error| {
         let problem = Problem::bad_request(format!("the body is not a JSON object as expected: {error}"));
-        problem.at(error.line() as u32, error.column() as u32)
+        // The end of nothing has column 0.
+        problem.at(error.line() as u32, error.column().max(1) as u32)
+    })
+}
+
+/// A body as text.
+///
+/// # Errors
+/// `bad_request`; for what is compressed it says that.
+pub(super) fn text(body: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(body).map_err(|_| {
+        let problem = Problem::bad_request("the body is not UTF-8");
+        // How gzip and zstd begin; neither is UTF-8.
+        let compressed = body.starts_with(b"\x1f\x8b") || body.starts_with(b"\x28\xb5\x2f\xfd");
+        if compressed { problem.hint("send it as it is: compressed bodies are not read") } else { problem }
     })
 }
 

@@ -296,16 +296,16 @@ impl RowsBody {
 
     /// Reads one object a line; blank lines count for nothing.
     pub(super) fn parse_lines(body: &[u8], store: &Schema) -> Result<RowsBody, Problem> {
-        let text = std::str::from_utf8(body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
         let mut read = Vec::new();
-        for (line, text) in text.split('\n').enumerate() {
+        for (line, text) in json::text(body)?.split('\n').enumerate() {
             if text.trim().is_empty() {
                 continue;
             }
             let line = line as u32 + 1;
             let at = read.len();
-            let object: Object<'_> = serde_json::from_str(text)
-                .map_err(|error| row_problem(at, Some(line), &error.to_string()).at(line, error.column() as u32))?;
+            let object: Object<'_> = serde_json::from_str(text).map_err(|error| {
+                row_problem(at, Some(line), &error.to_string()).at(line, error.column().max(1) as u32)
+            })?;
             read.push(row(&object, store, at, Some(line))?);
         }
         Ok(RowsBody::of(read, store))

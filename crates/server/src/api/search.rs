@@ -9,7 +9,7 @@ use futures_util::stream;
 use metaroute_cluster::Query;
 use metaroute_cluster::router::Export;
 use metaroute_cluster::scatter::{Rights, Scatter};
-use metaroute_store::{ColumnType, Schema};
+use metaroute_store::{ColumnType, Schema, Sum};
 
 use super::answer::{self, RowWriter};
 use super::observe::{Answered, Asked, Done};
@@ -64,14 +64,11 @@ pub(super) async fn count(asked: Asked) -> Answered {
         out.extend_from_slice(b",\"sum\":");
         match count.sums.first().copied().flatten() {
             None if count.rows == 0 => out.extend_from_slice(zero(&store, &sums, body.ints).as_bytes()),
-            None => {
-                return Err(Problem::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "result_too_large",
-                    "the sum does not fit 128 bits",
-                ));
-            }
-            Some(sum) => out.extend_from_slice(number(&sum.to_string(), &store, &sums, body.ints).as_bytes()),
+            None => return Err(no_sum("the sum does not fit 128 bits")),
+            // JSON has no infinity.
+            Some(Sum::Float(sum)) if !sum.is_finite() => return Err(no_sum("the sum does not fit a double")),
+            Some(Sum::Float(sum)) => json_text(&mut out, &sum),
+            Some(sum) => out.extend_from_slice(number(&sum.to_string(), body.ints).as_bytes()),
         }
     }
     out.extend_from_slice(b",\"meta\":");
@@ -82,16 +79,20 @@ pub(super) async fn count(asked: Asked) -> Answered {
 
 fn zero(store: &Schema, sums: &[usize], ints: Ints) -> String {
     let text = match sums.first().map(|&at| store.columns()[at].ty) {
+        Some(ColumnType::F64) => return "0.0".to_owned(),
         Some(ColumnType::Decimal { scale, .. }) if scale > 0 => format!("0.{}", "0".repeat(usize::from(scale))),
         _ => "0".to_owned(),
     };
-    number(&text, store, sums, ints)
+    number(&text, ints)
 }
 
-/// A sum in JSON: floats are numbers, exact sums are what 64-bit integers and decimals are.
-fn number(text: &str, store: &Schema, sums: &[usize], ints: Ints) -> String {
-    let float = sums.first().is_some_and(|&at| store.columns()[at].ty == ColumnType::F64);
-    if float || ints == Ints::Numbers { text.to_owned() } else { format!("\"{text}\"") }
+/// An exact sum in JSON: what 64-bit integers and decimals are.
+fn number(text: &str, ints: Ints) -> String {
+    if ints == Ints::Numbers { text.to_owned() } else { format!("\"{text}\"") }
+}
+
+fn no_sum(why: &str) -> Problem {
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "result_too_large", why)
 }
 
 fn summable(store: &Schema, name: &str) -> Result<usize, Problem> {

@@ -13,6 +13,7 @@ use metaroute_cluster::{Query, QueryRequest};
 use metaroute_registry::document::Format;
 use serde_json::json;
 
+use super::json;
 use super::json_answer;
 use super::observe::{Answered, Asked, Done};
 use super::problem::Problem;
@@ -76,8 +77,7 @@ pub(super) async fn replace(asked: Asked) -> Answered {
             .hint("the epoch is in GET /v1/topology; ?dry_run=true works without it"));
     }
     let body = super::body(body).await?;
-    let text = std::str::from_utf8(&body).map_err(|_| Problem::bad_request("the body is not UTF-8"))?;
-    let document = Document::parse("", text, Format::Json).map_err(|error| {
+    let document = Document::parse("", json::text(&body)?, Format::Json).map_err(|error| {
         let mut refused = Problem::bad_request(error.message.to_string());
         if let Some(at) = error.at {
             refused = refused.at(at.line, at.column);

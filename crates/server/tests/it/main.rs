@@ -6,6 +6,7 @@ mod documented;
 mod languages;
 mod model;
 mod paging;
+mod refusals;
 mod roles;
 mod schemathesis;
 mod topology;

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::Router;
-use crate::failure::Failure;
+use crate::cursor::Binding;
+use crate::failure::{Code, Failure};
 use crate::protocol::WorkBudget;
 use crate::query::{Path, Query};
 use crate::replicas::{Replicas, state_of};
@@ -135,8 +136,21 @@ impl Router {
     /// # Errors
     /// `no_topology` only.
     pub fn explain(&self, query: &Query, rights: Rights) -> Result<Explanation, Failure> {
-        let topology = self.inner.topology()?;
-        Ok(Explanation::of(&topology, query, rights, self.inner.options.budget, Some(&self.inner.replicas)))
+        let inner = &self.inner;
+        let topology = inner.topology()?;
+        let mut explained = Explanation::of(&topology, query, rights, inner.options.budget, Some(&inner.replicas));
+        if let (None, Some(cursor)) = (&explained.denied, &query.cursor) {
+            let binding = Binding { tenant: query.tenant, query: &query.fingerprint() };
+            if let Err(error) = inner.keys.open(cursor, binding) {
+                explained.verdict = "denied";
+                explained.denied = Some(Denied {
+                    code: Code::CursorInvalid.as_str(),
+                    message: error.to_string(),
+                    hint: Some("leave `cursor` out: the walk begins anew".to_owned()),
+                });
+            }
+        }
+        Ok(explained)
     }
 }
 

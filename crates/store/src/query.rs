@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::filter::Filter;
 use crate::key::TimeKey;
 use crate::table::Table;
-use crate::value::Value;
+use crate::value::{ColumnType, Value, unscaled};
 use crate::version::Version;
 
 /// A flag by which a reader can be told to stop. Clones share the flag.
@@ -297,6 +297,30 @@ pub enum Sum {
 }
 
 impl Sum {
+    /// Of no values of a column of this type; `None` for a type that has no sum.
+    pub fn zero(ty: ColumnType) -> Option<Sum> {
+        match ty {
+            ColumnType::U64 | ColumnType::I64 => Some(Sum::Integer(0)),
+            ColumnType::F64 => Some(Sum::Float(0.0)),
+            ColumnType::Decimal { scale, .. } => Some(Sum::Decimal { unscaled: 0, scale }),
+            _ => None,
+        }
+    }
+
+    /// Of one value. Decimals are canonical, so their digits say their scale.
+    pub fn of(value: &Value) -> Option<Sum> {
+        match value {
+            Value::U64(v) => Some(Sum::Integer(i128::from(*v))),
+            Value::I64(v) => Some(Sum::Integer(i128::from(*v))),
+            Value::F64(v) => Some(Sum::Float(*v)),
+            Value::Decimal(text) => {
+                let scale = text.find('.').map_or(0, |point| text.len() - point - 1);
+                Some(Sum::Decimal { unscaled: unscaled(text)?, scale: u8::try_from(scale).ok()? })
+            }
+            _ => None,
+        }
+    }
+
     /// Both together; `None` when it does not fit 128 bits or the kinds differ.
     pub fn plus(self, other: Sum) -> Option<Sum> {
         match (self, other) {
@@ -339,5 +363,20 @@ mod tests {
         assert_eq!(Sum::Integer(i128::MAX).plus(Sum::Integer(1)), None);
         assert_eq!(decimal(1, 2).plus(decimal(1, 3)), None);
         assert_eq!(decimal(1, 2).plus(decimal(2, 2)), Some(decimal(3, 2)));
+    }
+
+    #[test]
+    fn what_values_add_has_the_kind_of_their_column() {
+        let decimal = ColumnType::Decimal { precision: 10, scale: 2 };
+        for (ty, value, sum) in [
+            (ColumnType::U64, Value::U64(u64::MAX), Sum::Integer(i128::from(u64::MAX))),
+            (ColumnType::I64, Value::I64(-3), Sum::Integer(-3)),
+            (ColumnType::F64, Value::F64(0.5), Sum::Float(0.5)),
+            (decimal, Value::Decimal("-0.05".into()), Sum::Decimal { unscaled: -5, scale: 2 }),
+        ] {
+            assert_eq!(Sum::of(&value), Some(sum));
+            assert_eq!(Sum::zero(ty).and_then(|zero| zero.plus(sum)), Some(sum), "{ty}");
+        }
+        assert_eq!((Sum::zero(ColumnType::Bool), Sum::of(&Value::Bool(true))), (None, None));
     }
 }

@@ -24,7 +24,7 @@ use crate::record::{Kind, Record};
 use crate::schema::Schema;
 use crate::state::{TableState, Totals, decode_plain};
 use crate::table::Table;
-use crate::value::{ColumnType, Value, unscaled};
+use crate::value::Value;
 use crate::version::Version;
 
 /// Entries between two looks at the cancel flag and the clock.
@@ -473,9 +473,8 @@ impl View {
         let at = self.table_view(query.walk.table.id())?;
         check_columns(&at.table, query.columns)?;
         let schema = at.table.schema();
-        let types: Vec<ColumnType> = query.columns.iter().map(|&c| schema.columns()[c].ty).collect();
-        let mut out = Aggregate { columns: vec![ColumnAggregate::default(); types.len()], ..Aggregate::default() };
-        let mut sums: Vec<Option<Sum>> = types.iter().map(|ty| zero(*ty)).collect();
+        let empty = |&at: &usize| ColumnAggregate { sum: Sum::zero(schema.columns()[at].ty), ..Default::default() };
+        let mut out = Aggregate { columns: query.columns.iter().map(empty).collect(), ..Aggregate::default() };
         let walk = Walk {
             columns: query.columns,
             limit: usize::MAX,
@@ -509,17 +508,14 @@ impl View {
                     continue;
                 }
                 out.rows += 1;
-                for (n, value) in row.values.into_iter().enumerate() {
-                    fold(&mut out.columns[n], &mut sums[n], types[n], value);
+                for (column, value) in out.columns.iter_mut().zip(row.values) {
+                    fold(column, value);
                 }
             }
             after = page.next;
             if after.is_none() || page.stopped == Stopped::Budget {
                 break;
             }
-        }
-        for (column, sum) in out.columns.iter_mut().zip(sums) {
-            column.sum = sum;
         }
         out.next = after;
         Ok(out)
@@ -642,29 +638,12 @@ fn project(row: &StoredRow<'_>, version: Version, columns: &[usize]) -> Result<R
     Ok(Row { id: row.id, tenant: row.tenant()?, time: row.time()?, version, values })
 }
 
-fn zero(ty: ColumnType) -> Option<Sum> {
-    match ty {
-        ColumnType::U64 | ColumnType::I64 => Some(Sum::Integer(0)),
-        ColumnType::F64 => Some(Sum::Float(0.0)),
-        ColumnType::Decimal { scale, .. } => Some(Sum::Decimal { unscaled: 0, scale }),
-        _ => None,
+fn fold(column: &mut ColumnAggregate, value: Value) {
+    if value.is_null() {
+        return;
     }
-}
-
-fn fold(column: &mut ColumnAggregate, sum: &mut Option<Sum>, ty: ColumnType, value: Value) {
-    let addend = match &value {
-        Value::Null => return,
-        Value::U64(v) => Some(Sum::Integer(i128::from(*v))),
-        Value::I64(v) => Some(Sum::Integer(i128::from(*v))),
-        Value::F64(v) => Some(Sum::Float(*v)),
-        Value::Decimal(text) => match ty {
-            ColumnType::Decimal { scale, .. } => unscaled(text).map(|unscaled| Sum::Decimal { unscaled, scale }),
-            _ => None,
-        },
-        _ => None,
-    };
     column.values += 1;
-    *sum = sum.zip(addend).and_then(|(sum, addend)| sum.plus(addend));
+    column.sum = column.sum.zip(Sum::of(&value)).and_then(|(sum, addend)| sum.plus(addend));
     if column.min.as_ref().is_none_or(|min| compare(&value, min) == Ordering::Less) {
         column.min = Some(value.clone());
     }

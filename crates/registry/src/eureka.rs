@@ -38,7 +38,8 @@
 //! that another server of several answers with 404 registers there. Being listed is therefore no sign of life: instances whose
 //! lease is overdue are named in the notes of a snapshot.
 //!
-//! **Limits.** No sizes; `@class` cannot be a metadata key. Where any client reads XML, keys must be XML names.
+//! **Limits.** No sizes; `@class` cannot be a metadata key, and names of services and ids have no `/` or `\`. Where any client reads
+//! XML, keys must be XML names.
 //!
 //! **Lossy.** Kinds of metadata values (everything becomes text); whether a switched-off instance is healthy.
 //!
@@ -270,10 +271,8 @@ impl Eureka {
     }
 
     async fn apply(&self, service: &str, instance: &Instance) -> Result<Lease, DriverError> {
-        if service.is_empty() {
-            return Err(DriverError::new(ErrorKind::Invalid, "the name of a service cannot be empty in Eureka"));
-        }
         let id = wire::eureka_id(service, &instance.id);
+        wire::check_names(service, &id)?;
         let before = self.registered(service, &instance.id);
         // The server keeps what it has if that is newer, silently. Another life of ours, or a clock that went back, must
         // not be ignored.

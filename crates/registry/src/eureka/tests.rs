@@ -29,6 +29,15 @@ fn addresses_are_checked_before_anything_is_sent() {
 }
 
 #[test]
+fn names_that_servers_turn_away_are_refused_in_words() {
+    let refused = |service: &str, id: &str| wire::check_names(service, id).expect_err("refused").to_string();
+    assert_eq!(refused("a/b", "i"), "service `a/b`: Eureka's servers do not accept `/` in it");
+    assert_eq!(refused("s", "a\\b"), "id `a\\b`: Eureka's servers do not accept `\\` in it");
+    assert!(refused("", "i").contains("cannot be empty"));
+    wire::check_names("a b;c%d", "10.0.0.1:s:80").expect("all of it can be encoded");
+}
+
+#[test]
 fn cursors_come_back() {
     for told in [Told::Unknown, Told::Present, Told::Gone] {
         let place = Place { number: 9, told };

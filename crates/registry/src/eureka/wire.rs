@@ -10,6 +10,7 @@ use metaroute_core::instance::{Address, Incarnation, Instance, InstanceId, MetaV
 use serde_json::{Map, Value, json};
 
 use crate::carrier::{self, Native};
+use crate::driver::{DriverError, ErrorKind};
 
 /// Java's class name in a map that was empty; never a key of somebody's metadata.
 pub(super) const CLASS: &str = "@class";
@@ -57,6 +58,24 @@ fn flag(value: &Value) -> bool {
 /// What identifies an instance inside its application: the id, or the host name where old clients have none.
 pub(super) fn id(instance: &Value) -> Option<&str> {
     text(&instance["instanceId"]).or_else(|| text(&instance["hostName"]))
+}
+
+/// Checks what becomes parts of a path: servers of this kind turn away what has a slash in it, encoded or not, with a page
+/// about bad requests.
+///
+/// # Errors
+/// Which name it is, and what is wrong with it.
+pub(super) fn check_names(service: &str, id: &str) -> Result<(), DriverError> {
+    let invalid = |message: String| Err(DriverError::new(ErrorKind::Invalid, message));
+    if service.is_empty() {
+        return invalid("the name of a service cannot be empty in Eureka".into());
+    }
+    for (what, name) in [("service", service), ("id", id)] {
+        if let Some(slash) = name.chars().find(|c| matches!(c, '/' | '\\')) {
+            return invalid(format!("{what} `{name}`: Eureka's servers do not accept `{slash}` in it"));
+        }
+    }
+    Ok(())
 }
 
 /// The id in Eureka of an instance of ours: the custom of everybody, `host:app:port`, where the id is the address.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metaroute_core::instance::{InstanceId, MetaValue};
 use metaroute_registry::{ErrorKind, Registry, State, View};
@@ -620,11 +620,14 @@ async fn an_index_that_is_none_does_not_spin() {
         let registry = agent.registry("");
         let mut seen = registry.subscribe("web");
         seen.changed().await.expect("open");
+        let began = Instant::now();
         queries.store(0, Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        while queries.load(Ordering::Relaxed) < 30 {
+            assert!(began.elapsed() < SOON, "it goes on asking");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         // Ten at once, ten a second.
-        let queries = queries.load(Ordering::Relaxed);
-        assert!((10..=45).contains(&queries), "{queries}");
+        assert!(began.elapsed() >= Duration::from_millis(1_500), "thirty in {:?}", began.elapsed());
         assert_eq!(seen.current().state, State::Fresh);
         registry.shutdown(SOON).await;
     }
@@ -665,14 +668,14 @@ async fn the_usual_time_to_live_is_fifteen_seconds_and_kept_alive() {
     let status = async || agent.get("/v1/agent/checks").await["service:web-10.0.0.1:80"]["Status"].take();
     // The next beat is five seconds after the first.
     tokio::time::sleep(Duration::from_secs(7)).await;
-    let cut = std::time::Instant::now();
+    let cut = Instant::now();
     proxy.cut();
     while cut.elapsed() < Duration::from_secs(10) {
         assert_eq!(status().await, "passing", "{:?}", cut.elapsed());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     while status().await != "critical" {
-        assert!(cut.elapsed() < Duration::from_secs(20), "it does not die");
+        assert!(cut.elapsed() < Duration::from_secs(60), "it does not die");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     proxy.heal();

@@ -85,17 +85,17 @@ async fn no_such_name_no_such_record_and_no_answer_are_three_things() {
         &format!("add a.{ZONE} 1 A 10.0.0.1"),
         &format!("add _web._tcp.{ZONE} 1 SRV 0 0 80 a.{ZONE}."),
     ]);
-    let registry = connect(&bind, ZONE, "timeout=1s");
+    let registry = connect(&bind, ZONE, "timeout=5s");
     assert_eq!(registry.instances("never").await.expect("an answer"), None);
     for empty in ["text", "off"] {
         let (snapshot, _) = registry.instances(empty).await.expect("an answer").expect("the name exists");
         assert_eq!((snapshot.instances.len(), snapshot.rejected), (0, 0), "{empty}");
     }
-    let broken = connect(&bind, BROKEN_ZONE, "timeout=1s");
+    let broken = connect(&bind, BROKEN_ZONE, "timeout=5s");
     let error = broken.instances("web").await.expect_err("SERVFAIL");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().to_lowercase().contains("server fail"), "{error}");
-    let refused = connect(&bind, "elsewhere.test", "timeout=1s");
+    let refused = connect(&bind, "elsewhere.test", "timeout=5s");
     let error = refused.instances("web").await.expect_err("REFUSED");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().to_lowercase().contains("refused"), "{error}");

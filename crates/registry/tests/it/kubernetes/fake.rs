@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::{Method, Version};
@@ -70,6 +70,8 @@ struct Inner {
     store: Store,
     requests: Vec<Seen>,
     behaviour: Behaviour,
+    /// The highest version that a bookmark said.
+    bookmarked: u64,
     /// Queries that no API server would understand.
     complaints: Vec<String>,
     open_watches: usize,
@@ -100,6 +102,7 @@ pub(super) struct Seen {
     pub(super) query: BTreeMap<String, String>,
     pub(super) version: Version,
     pub(super) accept: String,
+    pub(super) at: Instant,
 }
 
 impl Seen {
@@ -126,6 +129,7 @@ impl Fake {
             store: Store::new(),
             requests: Vec::new(),
             behaviour: Behaviour::default(),
+            bookmarked: 0,
             complaints: Vec::new(),
             open_watches: 0,
         };
@@ -227,6 +231,31 @@ impl Fake {
             }
         };
         tokio::time::timeout(Duration::from_secs(30), opened).await.expect("the watches are opened");
+    }
+
+    /// Waits until a bookmark has said the latest version.
+    pub(super) async fn bookmarked(&self) {
+        let said = || {
+            let inner = self.inner();
+            inner.bookmarked >= inner.store.version
+        };
+        let told = async {
+            while !said() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), told).await.expect("a bookmark");
+    }
+
+    /// Waits until so many watches were asked for, and gives them.
+    pub(super) async fn asked_to_watch(&self, times: usize) -> Vec<Seen> {
+        let asked = async {
+            while self.watches().len() < times {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), asked).await.expect("the watches are asked for");
+        self.watches()
     }
 
     pub(super) fn requests(&self) -> Vec<Seen> {

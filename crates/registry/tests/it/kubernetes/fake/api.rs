@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -31,6 +32,7 @@ fn admit(shared: &Shared, request: &Request) -> (Seen, Option<Refusal>) {
         query,
         version: request.version(),
         accept: header("accept").to_owned(),
+        at: Instant::now(),
     };
     let token = header("authorization").strip_prefix("Bearer ").unwrap_or_default().to_owned();
     let refused = {

@@ -92,7 +92,14 @@ impl Following {
             "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "endpoints": null, "addressType": "",
             "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
         });
-        !self.bookmarks || self.send("BOOKMARK", &object).await
+        if self.bookmarks {
+            if !self.send("BOOKMARK", &object).await {
+                return false;
+            }
+            let mut inner = self.shared.inner();
+            inner.bookmarked = inner.bookmarked.max(version);
+        }
+        true
     }
 
     async fn run(mut self) {

@@ -17,6 +17,9 @@ pub use grpc::{GrpcShards, ShardService};
 
 /// Sends requests to the copy that was picked. Dropping a stream or future calls the request off, also at the far end.
 pub trait ShardClient: Send + Sync + 'static {
+    /// Whether rows are read when the stream is asked for them and not before, so that what nobody asks for costs nothing.
+    fn reads_on_demand(&self) -> bool;
+
     /// Sends a read.
     fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream;
 
@@ -73,6 +76,10 @@ impl LocalShards {
 }
 
 impl ShardClient for LocalShards {
+    fn reads_on_demand(&self) -> bool {
+        true
+    }
+
     fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream {
         match self.find(replica) {
             Ok(shard) => shard.read(request, deadline),

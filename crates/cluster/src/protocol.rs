@@ -8,6 +8,7 @@
 //! Columns go by name, because router and shard may have learned of a new column at different times.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -193,6 +194,10 @@ pub struct ReadRequest {
     pub op: ReadOp,
     /// Work allowed.
     pub budget: WorkBudget,
+    /// Rows of the first batch at most, and a quarter of it of each later one, for a reader that takes batches one by one and
+    /// may stop before the end: all of them show the shard as it was at the beginning. `None`: as many as a message
+    /// carries well.
+    pub batch: Option<NonZeroU32>,
 }
 
 /// What a read does.
@@ -305,9 +310,9 @@ pub struct Trailer {
     pub next: Option<Position>,
     /// The aggregate, where one was asked for.
     pub aggregate: Option<Aggregate>,
-    /// Entries looked at.
+    /// Entries looked at since the last batch.
     pub examined: u64,
-    /// Rows read beside the index because a column is not in the listing.
+    /// Rows read since then beside the index because a column is not in the listing.
     pub row_reads: u64,
     /// How far this copy's rows are in the change stream, by lane; empty without one.
     pub watermark: Vec<(String, String)>,
@@ -315,13 +320,24 @@ pub struct Trailer {
     pub lag_ms: Option<u64>,
 }
 
+/// Rows, and what finding them took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// The rows, in the order asked for. Not empty.
+    pub rows: Vec<Row>,
+    /// Entries looked at since the batch before.
+    pub examined: u64,
+    /// Rows read since then beside the index because a column is not in the listing.
+    pub row_reads: u64,
+}
+
 /// One piece of an answer: a head, any number of row batches, a trailer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ReadEvent {
     /// How each slot is answered.
     Head(Head),
-    /// Rows, in the order asked for. Not empty.
-    Rows(Vec<Row>),
+    /// Rows.
+    Rows(Batch),
     /// The end.
     Trailer(Trailer),
 }

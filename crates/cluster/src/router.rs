@@ -33,7 +33,7 @@ use crate::topology::{Topology, Watcher};
 use hedge::Latencies;
 
 pub use explain::{Denied, Explanation, ReplicaExplained, TargetExplained, TenantExplained};
-pub(crate) use read::share;
+pub(crate) use read::Portion;
 pub use read::{Answer, Count, Export};
 pub use write::Written;
 

@@ -151,10 +151,10 @@ impl Scatter {
         let ids: Option<u64> = self.targets.iter().map(|target| target.ids.as_ref().map(|ids| ids.len() as u64)).sum();
         let (examined, examined_max) = match ids {
             Some(ids) if query.ids.is_some() => (ids, ids),
-            // Each shard looks one row further than its share of the page.
+            // Each shard looks one row further than its portion of the page. In one process they look at fewer.
             _ => {
-                let share = crate::router::share(query.limit, self.targets.len());
-                let page = sub_requests * (u64::from(share) + 1);
+                let portion = crate::router::Portion::of(query.limit, self.targets.len(), false);
+                let page = sub_requests * (u64::from(portion.rows) + 1);
                 let most = sub_requests.saturating_mul(budget.entries);
                 (page, if query.filter.is_some() { most.max(page) } else { page })
             }

@@ -4,14 +4,15 @@
 //! over the network is believed: sizes, slot numbers, enumerations and lengths are checked here, and a message that does
 //! not pass is an error, never a guess.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use metaroute_store::{TimeKey, Value, Version};
 
 use crate::protocol::{
-    Aggregate, Direction, Head, Moved, NotReady, Position, ReadEvent, ReadOp, ReadRequest, Row, ShardId, ShardState,
-    Sum, Trailer, WorkBudget, WriteAnswer, WriteOp, WriteOutcome, WriteRequest,
+    Aggregate, Batch, Direction, Head, Moved, NotReady, Position, ReadEvent, ReadOp, ReadRequest, Row, ShardId,
+    ShardState, Sum, Trailer, WorkBudget, WriteAnswer, WriteOp, WriteOutcome, WriteRequest,
 };
 use crate::slots::SlotSet;
 
@@ -182,6 +183,7 @@ pub fn read_request_to(request: &ReadRequest, timeout: Duration) -> proto::ReadR
         budget_entries: request.budget.entries,
         budget_bytes: request.budget.bytes,
         timeout_us: micros(timeout),
+        batch: request.batch.map(NonZeroU32::get),
         op: Some(op),
     }
 }
@@ -247,6 +249,7 @@ pub fn read_request_of(message: proto::ReadRequest) -> Result<(ReadRequest, Dura
         fields: message.fields.into(),
         op,
         budget: WorkBudget { entries: message.budget_entries, bytes: message.budget_bytes },
+        batch: message.batch.map(|rows| NonZeroU32::new(rows).ok_or(BadMessage("batch 0"))).transpose()?,
     };
     Ok((request, Duration::from_micros(message.timeout_us)))
 }
@@ -327,7 +330,9 @@ pub fn event_to(event: ReadEvent) -> proto::ReadEvent {
                 })
                 .collect(),
         }),
-        ReadEvent::Rows(rows) => Event::Rows(proto::Rows { rows: rows.into_iter().map(row_to).collect() }),
+        ReadEvent::Rows(Batch { rows, examined, row_reads }) => {
+            Event::Rows(proto::Rows { rows: rows.into_iter().map(row_to).collect(), examined, row_reads })
+        }
         ReadEvent::Trailer(trailer) => Event::Trailer(proto::Trailer {
             answered: trailer.answered.to_bytes(),
             next: trailer.next.map(position_to),
@@ -371,7 +376,11 @@ pub fn event_of(message: proto::ReadEvent) -> Result<ReadEvent> {
                 })
                 .collect::<Result<_>>()?,
         }),
-        Event::Rows(rows) => ReadEvent::Rows(rows.rows.into_iter().map(row_of).collect::<Result<_>>()?),
+        Event::Rows(batch) => ReadEvent::Rows(Batch {
+            rows: batch.rows.into_iter().map(row_of).collect::<Result<_>>()?,
+            examined: batch.examined,
+            row_reads: batch.row_reads,
+        }),
         Event::Trailer(trailer) => ReadEvent::Trailer(Trailer {
             answered: slots_of(&trailer.answered)?,
             next: trailer.next.as_ref().map(position_of),

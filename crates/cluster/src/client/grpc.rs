@@ -86,9 +86,14 @@ impl Stream for Ending {
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        let (Some(mut stream), Ok(runtime)) = (self.stream.take(), tokio::runtime::Handle::try_current()) else {
-            return;
-        };
+        let Some(mut stream) = self.stream.take() else { return };
+        // Mostly the end is there already and only has to be taken.
+        while let Some(event) = stream.next().now_or_never() {
+            if !matches!(event, Some(Ok(_))) {
+                return;
+            }
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let resets = Arc::clone(&self.resets);
         // Ends by itself within the time; nobody waits for it.
         runtime.spawn(async move {
@@ -179,6 +184,10 @@ fn time_left(deadline: Instant) -> Duration {
 }
 
 impl ShardClient for GrpcShards {
+    fn reads_on_demand(&self) -> bool {
+        false
+    }
+
     fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream {
         let (mut client, resets) = match self.client(replica) {
             Ok(client) => client,

@@ -1,5 +1,6 @@
 //! Getting one shard to answer: pick a copy, ask, ask another when it fails or is slow.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +25,7 @@ pub(super) struct Template {
     pub(super) filter: Option<Arc<str>>,
     pub(super) fields: Arc<[String]>,
     pub(super) budget: WorkBudget,
+    pub(super) batch: Option<NonZeroU32>,
     pub(super) hedge: bool,
 }
 
@@ -136,6 +138,7 @@ impl Inner {
             fields: Arc::clone(&template.fields),
             op: sub.op.clone(),
             budget: sub.budget,
+            batch: template.batch,
         }
     }
 

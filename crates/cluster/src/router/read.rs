@@ -1,5 +1,6 @@
 //! Pages, counts and exports.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -76,17 +77,19 @@ impl Router {
         permit(query, &scatter, &scatter.estimate(query, inner.options.budget), call.rights)?;
         let _permit = inner.admit(scatter.path)?;
         let after = inner.after(query)?;
+        let on_demand = inner.client.reads_on_demand();
+        let portion = Portion::of(query.limit, scatter.targets.len(), on_demand);
         let template = inner.template(query, &scatter, call, inner.options.budget);
+        let template = Template { batch: portion.batch, ..template };
         let then = Then::GoOnFor(query.limit);
         let mut walk = Walk::new(Arc::clone(inner), topology, template, query, scatter.path, call.deadline, then);
-        let share = share(query.limit, scatter.targets.len());
-        walk.open_all(&scatter, |target| read_op(query, target, after, share)).await?;
+        walk.open_all(&scatter, |target| read_op(query, target, after, portion.rows)).await?;
         if !query.partial {
             // The rest would be thrown away.
             walk.check(false)?;
         }
         let Page { rows, bytes, next } = page(&mut walk, query).await?;
-        walk.settle();
+        walk.settle(on_demand);
         walk.ledger.returned = rows.len() as u64;
         walk.ledger.bytes = bytes as u64;
         let meta = walk.verdict(query.partial)?;
@@ -243,6 +246,7 @@ impl Inner {
             filter: query.filter.as_ref().map(|filter| filter.to_string().into()),
             fields,
             budget,
+            batch: None,
             // A scan of everything is no place for doing work twice.
             hedge: scatter.path != Path::C,
         }
@@ -263,18 +267,35 @@ fn read_op(query: &Query, target: &Target, after: Option<Position>, limit: u32) 
     }
 }
 
-/// How many rows to ask each of `shards` for first when a page has `limit` of them: it looks one row further, to know whether
-/// there is another page. Rows are spread over the shards by a hash or a count, so a shard's part is about its share, with
-/// the deviation of a binomial distribution; three of those more, and hardly a page needs a second question to a shard.
-/// Asking each for the whole page would read the page as often as there are shards.
-pub(crate) fn share(limit: u32, shards: usize) -> u32 {
-    let rows = limit.saturating_add(1);
-    if shards <= 1 {
-        return rows;
+/// What each shard is asked for when a page is spread over several.
+///
+/// A page looks one row further, to know whether there is another one. Rows are spread over the shards by a hash or a count,
+/// so a shard's part is about its share, with the deviation of a binomial distribution. Asking each for the whole page
+/// would read the page as often as there are shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Portion {
+    /// Rows at most.
+    pub(crate) rows: u32,
+    /// Rows of the first batch.
+    batch: Option<NonZeroU32>,
+}
+
+impl Portion {
+    /// For a page of `limit` rows. Shards that read on demand may show as many as the page has, a share at first.
+    /// Others read what they are asked for and a second question takes another way there and back, so they are asked for
+    /// three deviations more than their share, and hardly a page needs it.
+    pub(crate) fn of(limit: u32, shards: usize, on_demand: bool) -> Portion {
+        let rows = limit.saturating_add(1);
+        if shards <= 1 {
+            return Portion { rows, batch: None };
+        }
+        let mean = f64::from(rows) / shards as f64;
+        if on_demand {
+            return Portion { rows, batch: NonZeroU32::new(mean.ceil() as u32) };
+        }
+        let enough = (mean + 3.0 * (mean * (1.0 - 1.0 / shards as f64)).sqrt()).ceil() as u32 + 1;
+        Portion { rows: enough.min(rows), batch: None }
     }
-    let mean = f64::from(rows) / shards as f64;
-    let enough = (mean + 3.0 * (mean * (1.0 - 1.0 / shards as f64)).sqrt()).ceil() as u32 + 1;
-    enough.min(rows)
 }
 
 struct Page {

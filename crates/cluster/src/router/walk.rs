@@ -39,6 +39,8 @@ struct Source {
     last: Option<Position>,
     /// How many it showed.
     rows: usize,
+    /// Entries it looked at, as far as it said.
+    examined: u64,
     /// Whether it ended, in whatever way.
     done: bool,
 }
@@ -215,7 +217,8 @@ impl Walk {
             pick.complete(Outcome::Success, started.elapsed());
         } else {
             let pick = Some(pick);
-            let source = Source { sub, answered, first, stream, pick, started, last: None, rows: 0, done: false };
+            let source =
+                Source { sub, answered, first, stream, pick, started, last: None, rows: 0, examined: 0, done: false };
             match self.over.pop() {
                 Some(number) => {
                     self.merge.reopen(number);
@@ -310,12 +313,13 @@ impl Walk {
             },
         };
         match event {
-            Some(Ok(ReadEvent::Rows(rows))) => {
-                if let Some(row) = rows.last() {
+            Some(Ok(ReadEvent::Rows(batch))) => {
+                if let Some(row) = batch.rows.last() {
                     source.last = Some(self.order.position(row.time, row.id));
                 }
-                source.rows += rows.len();
-                self.merge.push(number, rows);
+                source.rows += batch.rows.len();
+                self.worked(number, batch.examined, batch.row_reads);
+                self.merge.push(number, batch.rows);
                 Ok(())
             }
             Some(Ok(ReadEvent::Trailer(trailer))) => {
@@ -323,8 +327,10 @@ impl Walk {
                 let is_full = self.sources[number].sub.limit().is_some_and(full);
                 match (self.trailer(number, &trailer), self.then) {
                     (Some(sub), Then::GoOn) => self.go_on(number, sub).await,
-                    (Some(mut sub), Then::GoOnFor(rows)) if is_full && sub.budget.entries > trailer.examined => {
-                        sub.budget.entries -= trailer.examined;
+                    (Some(mut sub), Then::GoOnFor(rows))
+                        if is_full && sub.budget.entries > self.sources[number].examined =>
+                    {
+                        sub.budget.entries -= self.sources[number].examined;
                         self.go_on(number, sub.limited(rows)).await
                     }
                     (_, Then::GoOn) => {
@@ -349,8 +355,16 @@ impl Walk {
         }
     }
 
+    /// Accounts for work of a source.
+    fn worked(&mut self, number: usize, examined: u64, row_reads: u64) {
+        self.sources[number].examined += examined;
+        self.ledger.examined += examined;
+        self.ledger.row_reads += row_reads;
+    }
+
     /// Accounts for a finished answer. Returns the question that goes on where it stopped.
     fn trailer(&mut self, number: usize, trailer: &Trailer) -> Option<Sub> {
+        self.worked(number, trailer.examined, trailer.row_reads);
         let source = &mut self.sources[number];
         source.done = true;
         if let Some(pick) = source.pick.take() {
@@ -358,8 +372,6 @@ impl Walk {
         }
         let lost = source.answered.difference(&trailer.answered);
         let shard = source.sub.shard.clone();
-        self.ledger.examined += trailer.examined;
-        self.ledger.row_reads += trailer.row_reads;
         self.ledger.freshness(&shard, &trailer.watermark, trailer.lag_ms);
         let kept = source.answered.intersection(&trailer.answered);
         let more = trailer.next.and_then(|next| Sub { slots: kept, ..source.sub.clone() }.after(next));
@@ -435,23 +447,30 @@ impl Walk {
         Err(failure.with_meta(self.meta()))
     }
 
-    /// Reads the trailers that have arrived already, for the accounts; what has not is called off by dropping it.
-    pub(super) fn settle(&mut self) {
+    /// Reads the trailers that have arrived already, for the accounts; what has not is called off by dropping it, and where
+    /// the rest of an answer would only be made by asking for it, that is not asked for.
+    pub(super) fn settle(&mut self, on_demand: bool) {
         for number in 0..self.sources.len() {
             while !self.sources[number].done {
                 let source = &mut self.sources[number];
                 let event = match source.first.take() {
                     Some(event) => Some(Ok(event)),
+                    None if on_demand => None,
                     None => source.stream.next().now_or_never().flatten(),
                 };
                 match event {
-                    Some(Ok(ReadEvent::Rows(_))) => {}
+                    Some(Ok(ReadEvent::Rows(batch))) => self.worked(number, batch.examined, batch.row_reads),
                     Some(Ok(ReadEvent::Trailer(trailer))) => {
                         // Rows behind the page are of no interest, nor is where the shard stopped.
                         let _ = self.trailer(number, &trailer);
                     }
                     _ => break,
                 }
+            }
+            let source = &mut self.sources[number];
+            if on_demand && let Some(pick) = source.pick.take() {
+                // It gave all that was wanted of it.
+                pick.complete(Outcome::Success, source.started.elapsed());
             }
         }
     }

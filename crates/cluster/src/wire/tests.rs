@@ -91,7 +91,8 @@ fn event() -> impl Strategy<Value = ReadEvent> {
     prop_oneof![
         (slots(), moved(), prop::collection::vec(not_ready, 0..2))
             .prop_map(|(answered, moved, not_ready)| ReadEvent::Head(Head { answered, moved, not_ready })),
-        prop::collection::vec(row, 0..5).prop_map(ReadEvent::Rows),
+        (prop::collection::vec(row, 0..5), any::<(u64, u64)>())
+            .prop_map(|(rows, (examined, row_reads))| ReadEvent::Rows(Batch { rows, examined, row_reads })),
         (slots(), prop::option::of(position()), prop::option::of(aggregate), any::<(u64, u64, Option<u64>)>())
             .prop_map(|(answered, next, aggregate, (examined, row_reads, lag_ms))| ReadEvent::Trailer(Trailer {
                 answered,
@@ -109,6 +110,7 @@ proptest! {
     #[test]
     fn reads_survive_the_wire(
         op in op(), slots in slots(), epoch: u64, filter in prop::option::of(".{0,30}"), entries: u64, bytes: u64, us: u64,
+        batch: Option<u32>,
     ) {
         let request = ReadRequest {
             request_id: "r-1".into(),
@@ -120,6 +122,7 @@ proptest! {
             fields: vec!["path".to_owned()].into(),
             op,
             budget: WorkBudget { entries, bytes },
+            batch: batch.and_then(NonZeroU32::new),
         };
         let encoded = read_request_to(&request, Duration::from_micros(us)).encode_to_vec();
         let decoded = read_request_of(proto::ReadRequest::decode(&encoded[..]).expect("own bytes"));
@@ -197,13 +200,14 @@ fn unknown_kinds_are_errors_and_not_null() {
 /// The encoding is pinned: router and shard of neighbouring versions must understand each other.
 #[test]
 fn version_1_messages_still_read() {
-    let rows = ReadEvent::Rows(vec![Row {
+    let row = Row {
         id: 7,
         tenant: 9,
         time: Some(TimeKey(1 << 63)),
         version: Version::new(&[1, 2]).expect("short"),
         values: vec![Value::U64(5), Value::Null, Value::String("a".into())],
-    }]);
+    };
+    let rows = ReadEvent::Rows(Batch { rows: vec![row], ..Batch::default() });
     let bytes = event_to(rows.clone()).encode_to_vec();
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(
@@ -211,4 +215,16 @@ fn version_1_messages_still_read() {
         "12350a33090700000000000000110900000000000000190000000000000080220201022a090905000000000000002a0260012a03320161"
     );
     assert_eq!(event_of(proto::ReadEvent::decode(&bytes[..]).expect("a message")), Ok(rows));
+}
+
+#[test]
+fn a_batch_of_no_rows_is_refused() {
+    let message = proto::ReadRequest {
+        slots: [3].into_iter().collect::<SlotSet>().to_bytes(),
+        op: Some(proto::read_request::Op::Scan(proto::Scan { direction: 1, limit: 1, ..Default::default() })),
+        batch: Some(0),
+        ..Default::default()
+    };
+    assert_eq!(read_request_of(message.clone()), Err(BadMessage("batch 0")));
+    assert!(read_request_of(proto::ReadRequest { batch: None, ..message }).is_ok());
 }

@@ -57,11 +57,17 @@ fn expected(
     found.into_iter().map(|(_, id)| id).collect()
 }
 
-async fn check(shape: (u32, u32, usize), budget: u64, limit: u64, ops: Vec<Op>, probe: (u64, Vec<u64>, u64, i64, i64)) {
-    let (groups, shards, copies) = shape;
+async fn check(
+    shape: (u32, u32, usize, bool),
+    budget: u64,
+    limit: u64,
+    ops: Vec<Op>,
+    probe: (u64, Vec<u64>, u64, i64, i64),
+) {
+    let (groups, shards, copies, far) = shape;
     let mut options = writable();
     options.budget.entries = budget;
-    let sim = Sim::of(Shape { copies, options, ..Shape::of(groups, shards) });
+    let sim = Sim::of(Shape { copies, options, far, ..Shape::of(groups, shards) });
     let mut model = Model::new();
     for op in ops {
         match op {
@@ -125,6 +131,7 @@ proptest! {
         groups in 1u32..4,
         shards in 1u32..5,
         copies in 1usize..3,
+        far: bool,
         budget in 3u64..60,
         limit in 1u64..12,
         ops in prop::collection::vec(op(), 0..25),
@@ -136,6 +143,6 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let probe = (user, wanted, least, from, from + length);
-        runtime.block_on(check((groups, shards, copies), budget, limit, ops, probe));
+        runtime.block_on(check((groups, shards, copies, far), budget, limit, ops, probe));
     }
 }

@@ -22,26 +22,32 @@ async fn case_20_pages_have_the_asked_for_size() {
 /// However unevenly rows are spread, pages are full; a shard that has more than its share is asked again.
 #[tokio::test]
 async fn a_page_from_one_shard_only_is_as_full_as_any() {
-    let sim = Sim::new(1, 12);
-    sim.write((0..60).map(|n| file(n * 12, 9, Some(1_000 + n as i64), n)).collect()).await;
-    let asked = sim.asked();
-    let answer = sim.ask(QueryRequest { limit: Some(50), ..of_user(9) }).await.expect("answered");
-    assert_eq!(ids(&answer.rows), (10..60).rev().map(|n| n * 12).collect::<Vec<_>>());
-    assert!(answer.next.is_some());
-    assert_eq!((answer.meta.shards.total, answer.meta.shards.ok), (12, 12));
-    assert_eq!(sim.asked() - asked, 13, "one shard goes on, the others have nothing");
-    let (rows, pages) = sim.walk(QueryRequest { limit: Some(50), ..of_user(9) }).await;
-    assert_eq!((rows.len(), pages), (60, 2));
+    for far in [true, false] {
+        let sim = Sim::of(Shape { far, ..Shape::of(1, 12) });
+        sim.write((0..60).map(|n| file(n * 12, 9, Some(1_000 + n as i64), n)).collect()).await;
+        let asked = sim.asked();
+        let answer = sim.ask(QueryRequest { limit: Some(50), ..of_user(9) }).await.expect("answered");
+        assert_eq!(ids(&answer.rows), (10..60).rev().map(|n| n * 12).collect::<Vec<_>>());
+        assert!(answer.next.is_some());
+        assert_eq!((answer.meta.shards.total, answer.meta.shards.ok), (12, 12));
+        // One shard goes on, the others have nothing; near ones need not be asked for that.
+        assert_eq!(sim.asked() - asked, if far { 13 } else { 12 });
+        let (rows, pages) = sim.walk(QueryRequest { limit: Some(50), ..of_user(9) }).await;
+        assert_eq!((rows.len(), pages), (60, 2));
+    }
 }
 
 /// Evenly spread rows cost hardly more than the page has, however many shards there are.
 #[tokio::test]
 async fn a_page_reads_little_more_than_it_shows() {
-    let sim = Sim::new(1, 12);
-    sim.write(spread(2_400, 9)).await;
-    let answer = sim.ask(QueryRequest { limit: Some(100), ..of_user(9) }).await.expect("answered");
-    assert_eq!(answer.rows.len(), 100);
-    assert!(answer.meta.examined < 300, "{} for 100 rows", answer.meta.examined);
+    for far in [true, false] {
+        let sim = Sim::of(Shape { far, ..Shape::of(1, 12) });
+        sim.write(spread(2_400, 9)).await;
+        let answer = sim.ask(QueryRequest { limit: Some(100), ..of_user(9) }).await.expect("answered");
+        assert_eq!(answer.rows.len(), 100);
+        let most = if far { 300 } else { 200 };
+        assert!(answer.meta.examined < most, "{} for 100 rows", answer.meta.examined);
+    }
 }
 
 /// To know whether there is another page one row more is asked for, not another page.

@@ -9,9 +9,9 @@ use futures_util::StreamExt;
 use metaroute_cluster::client::{LocalShards, ShardClient};
 use metaroute_cluster::cursor::CursorKeys;
 use metaroute_cluster::protocol::{
-    Aggregate, BoxFuture, Direction, Head, NotReady, Position, ReadEvent, ReadOp, ReadRequest, ReadSender, ReadStream,
-    Row, Shard, ShardError, ShardErrorKind, ShardId, ShardState, Sum, Trailer, WriteAnswer, WriteOp, WriteOutcome,
-    WriteRequest, read_channel,
+    Aggregate, Batch, BoxFuture, Direction, Head, NotReady, Position, ReadEvent, ReadOp, ReadRequest, ReadSender,
+    ReadStream, Row, Shard, ShardError, ShardErrorKind, ShardId, ShardState, Sum, Trailer, WriteAnswer, WriteOp,
+    WriteOutcome, WriteRequest, read_channel,
 };
 use metaroute_cluster::query::{Query, QueryRequest};
 use metaroute_cluster::replicas::{Replicas, instance};
@@ -334,13 +334,19 @@ impl FakeShard {
             trailer.next = None;
         } else {
             let batch = self.batch.load(Ordering::Relaxed).max(1);
+            let batch = request.batch.map_or(batch, |rows| batch.min(rows.get() as usize));
             let mut sent = 0;
             for rows in rows.chunks(batch) {
                 if break_after.is_some_and(|most| sent >= most) {
                     return Err(ShardError::new(ShardErrorKind::Unavailable, "connection reset"));
                 }
                 sent += rows.len();
-                if sender.send(Ok(ReadEvent::Rows(rows.to_vec()))).await.is_err() {
+                trailer.examined = trailer.examined.saturating_sub(rows.len() as u64);
+                if sender
+                    .send(Ok(ReadEvent::Rows(Batch { rows: rows.to_vec(), examined: rows.len() as u64, row_reads: 0 })))
+                    .await
+                    .is_err()
+                {
                     return Ok(());
                 }
             }
@@ -438,6 +444,29 @@ pub(crate) struct Sim {
     pub(crate) copies: HashMap<(ShardId, usize), (Instance, Arc<FakeShard>)>,
 }
 
+/// Shards that do not read on demand.
+struct Far(LocalShards);
+
+impl ShardClient for Far {
+    fn reads_on_demand(&self) -> bool {
+        false
+    }
+
+    fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream {
+        assert_eq!(request.batch, None, "the rest is read anyway");
+        self.0.read(replica, request, deadline)
+    }
+
+    fn write(
+        &self,
+        replica: &Instance,
+        request: WriteRequest,
+        deadline: Instant,
+    ) -> BoxFuture<Result<WriteAnswer, ShardError>> {
+        self.0.write(replica, request, deadline)
+    }
+}
+
 /// How a simulated cluster is made.
 pub(crate) struct Shape {
     pub(crate) topology: Topology,
@@ -445,12 +474,14 @@ pub(crate) struct Shape {
     pub(crate) options: RouterOptions,
     /// Replaces direct calls.
     pub(crate) client: Option<Arc<dyn ShardClient>>,
+    /// Direct calls that pass for ones to other processes.
+    pub(crate) far: bool,
 }
 
 impl Shape {
     pub(crate) fn of(groups: u32, shards: u32) -> Shape {
         let topology = Topology::initial(groups, shards).expect("legal");
-        Shape { topology, copies: 1, options: writable(), client: None }
+        Shape { topology, copies: 1, options: writable(), client: None, far: false }
     }
 }
 
@@ -498,7 +529,11 @@ impl Sim {
                 copies.insert((shard.id.clone(), number), (instance, fake));
             }
         }
-        let client = shape.client.unwrap_or_else(|| Arc::new(local));
+        let client = match shape.client {
+            Some(client) => client,
+            None if shape.far => Arc::new(Far(local)),
+            None => Arc::new(local),
+        };
         let watcher = Watcher::fixed(Topology::clone(&topology));
         let keys = CursorKeys::single([1; 32]);
         let router = Router::new(watcher, replicas.clone(), client, keys, shape.options);

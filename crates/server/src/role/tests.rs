@@ -47,6 +47,7 @@ async fn answers_do_not_wait_for_acknowledgements() {
             fields: Default::default(),
             op: ReadOp::Get { ids: [1].into(), tenant: None, from: None, to: None, direction: Default::default() },
             budget: WorkBudget::default(),
+            batch: None,
         };
         let began = Instant::now();
         let events: Vec<_> = client.read(&copy, request, began + Duration::from_secs(10)).collect().await;

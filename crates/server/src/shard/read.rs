@@ -2,8 +2,10 @@
 //!
 //! A read becomes pages: each page is one bounded piece of work on the store's own threads, taken only when the reader
 //! wants it, so a slow reader costs a buffered page and a reader that left costs nothing more. Every page takes a fresh
-//! view; a row that changes between two pages is seen once, as the order of the walk says.
+//! view, unless its reader wants small batches and so all of them from one; a row that changes between two pages is seen
+//! once, as the order of the walk says.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use futures_util::{FutureExt, StreamExt};
 use metaroute_cluster::SlotSet;
 use metaroute_cluster::placement::{SlotFunction, Span};
 use metaroute_cluster::protocol::{
-    Aggregate, Direction, Head, NotReady, Position, ReadEvent, ReadOp, ReadRequest, ReadStream, Row, ShardError,
+    Aggregate, Batch, Direction, Head, NotReady, Position, ReadEvent, ReadOp, ReadRequest, ReadStream, Row, ShardError,
     ShardErrorKind, ShardState, Sum, Trailer, WorkBudget,
 };
 use metaroute_cluster::topology::Topology;
@@ -211,8 +213,13 @@ struct Walking {
     left: WorkBudget,
     rows_left: usize,
     after: Option<Position>,
+    /// How many rows of a batch the reader wants at first; it gets all of them from `view`.
+    batch: Option<NonZeroU32>,
+    view: Option<store::View>,
     /// Whether no page has been read yet.
     fresh: bool,
+    /// Whether what was looked at so far lay together, so that more of it will.
+    dense: bool,
     trailer: Trailer,
 }
 
@@ -261,7 +268,8 @@ async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> A
     let counted = everything && filter.is_none();
     let left = deadline.saturating_duration_since(Instant::now()).mul_f64(TIME_SHARE);
     let inline = Arc::clone(&inner.inline);
-    let scope = Scope { inline, store, table, columns, filter, owned, deadline: Instant::now() + left };
+    let scope =
+        Scope { inline, store: Arc::clone(&store), table, columns, filter, owned, deadline: Instant::now() + left };
     let walking = Walking {
         scope: Arc::new(scope),
         op: request.op,
@@ -269,7 +277,10 @@ async fn start(inner: &Arc<Inner>, request: ReadRequest, deadline: Instant) -> A
         left: request.budget,
         rows_left,
         after,
+        batch: request.batch,
+        view: request.batch.map(|_| store.view()).transpose().map_err(|error| shard_error(&error))?,
         fresh: true,
+        dense: true,
         trailer: Trailer::default(),
     };
     let events = vec![Ok(ReadEvent::Head(head))];
@@ -341,8 +352,11 @@ async fn totals(walking: Walking, tenant: Option<u64>, summed: Vec<usize>, mut e
 
 /// One page.
 async fn walk(mut walking: Walking, mut events: Events) -> Advanced {
-    let page = page_of(&walking).await?;
+    let limit = walking.next_rows();
+    let page = page_of(&walking, limit).await?;
     walking.fresh = false;
+    // A walk that goes on for other reasons than a small batch is a long one.
+    walking.dense &= walking.batch.is_some() && page.rows.len() >= limit;
     walking.left.entries = walking.left.entries.saturating_sub(page.examined);
     walking.left.bytes = walking.left.bytes.saturating_sub(page.bytes);
     walking.trailer.examined += page.examined;
@@ -356,7 +370,9 @@ async fn walk(mut walking: Walking, mut events: Events) -> Advanced {
         || walking.left.entries == 0
         || walking.left.bytes == 0;
     if !page.rows.is_empty() {
-        events.push(Ok(ReadEvent::Rows(page.rows)));
+        let Trailer { examined, row_reads, .. } = &mut walking.trailer;
+        let (examined, row_reads) = (std::mem::take(examined), std::mem::take(row_reads));
+        events.push(Ok(ReadEvent::Rows(Batch { rows: page.rows, examined, row_reads })));
     }
     if done {
         let Walking { answered, trailer, .. } = walking;
@@ -379,11 +395,20 @@ struct Page {
     aggregate: Option<Aggregate>,
 }
 
-async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
+impl Walking {
+    /// How many rows the next page has at most.
+    fn next_rows(&self) -> usize {
+        let batch = self.batch.map_or(BATCH_ROWS, |rows| rows.get() as usize);
+        let wanted = if self.fresh || self.batch.is_none() { batch } else { batch.div_ceil(4) };
+        self.rows_left.min(wanted).clamp(1, BATCH_ROWS)
+    }
+}
+
+async fn page_of(walking: &Walking, limit: usize) -> Result<Page, ShardError> {
     let scope = walking.scope.clone();
     let left = walking.left;
-    let limit = walking.rows_left.clamp(1, BATCH_ROWS);
     let after = walking.after;
+    let kept = walking.view.clone();
     let page = match walking.op.clone() {
         ReadOp::Get { ids, tenant, from, to, direction } => {
             let store = walking.scope.store.clone();
@@ -405,21 +430,25 @@ async fn page_of(walking: &Walking) -> Result<Page, ShardError> {
                 let page = view.list(&ListQuery { walk: walk.on(&scope), tenant, from, to, after })?;
                 Ok(scope.page(page, |at: ListPosition| Position { time: at.time, id: at.id }))
             };
-            if walking.fresh
+            if walking.dense
                 && limit <= INLINE_ROWS
                 && walking.scope.is_short_walk()
                 && let Some(_turn) = walking.scope.inline.take_turn(&walking.scope.inline.lists)
             {
                 let left = WorkBudget { entries: left.entries.min(INLINE_ENTRIES), ..left };
-                let page = store.view().and_then(|view| read(&view, &store::Cancel::new(), left));
+                let view = kept.map_or_else(|| store.view(), Ok);
+                let page = view.and_then(|view| read(&view, &store::Cancel::new(), left));
                 return page.map_err(|error| shard_error(&error));
             }
-            store.read_scans(move |view: &store::View, cancel: &store::Cancel| read(view, cancel, left)).await
+            let read =
+                move |view: &store::View, cancel: &store::Cancel| read(kept.as_ref().unwrap_or(view), cancel, left);
+            store.read_scans(read).await
         }
         ReadOp::Scan { from, to, direction, .. } => {
             let store = walking.scope.store.clone();
             let read = move |view: &store::View, cancel: &store::Cancel| {
                 let after = after.map(|at| at.id);
+                let view = kept.as_ref().unwrap_or(view);
                 scope.scan(view, cancel, &Scan { limit, direction, left, after, from, to })
             };
             store.read_scans(read).await

@@ -1,3 +1,5 @@
+use std::num::NonZeroU32;
+
 use futures_util::StreamExt;
 use metaroute_cluster::protocol::{
     Aggregate, Direction, Moved, Position, ReadEvent, ReadOp, Row, Sum, Trailer, WorkBudget, WriteOp, WriteOutcome,
@@ -65,18 +67,25 @@ impl Bench {
             fields: ["file_id".to_owned()].into(),
             op,
             budget: WorkBudget::default(),
+            batch: None,
         }
     }
 
     async fn ask(&self, request: ReadRequest) -> (metaroute_cluster::protocol::Head, Vec<Row>, Trailer) {
         let mut head = None;
-        let mut rows = Vec::new();
+        let (mut rows, mut examined) = (Vec::new(), 0);
         let mut stream = self.shard.read(request, soon());
         while let Some(event) = stream.next().await {
             match event.expect("no error") {
                 ReadEvent::Head(first) => head = Some(first),
-                ReadEvent::Rows(mut more) => rows.append(&mut more),
-                ReadEvent::Trailer(trailer) => return (head.expect("the head comes first"), rows, trailer),
+                ReadEvent::Rows(mut more) => {
+                    rows.append(&mut more.rows);
+                    examined += more.examined;
+                }
+                ReadEvent::Trailer(mut trailer) => {
+                    trailer.examined += examined;
+                    return (head.expect("the head comes first"), rows, trailer);
+                }
             }
         }
         panic!("no trailer");
@@ -246,4 +255,42 @@ async fn draining_finishes_closes_and_reopening_finds_everything() {
     bench.shard.open(path, OpenOptions::default(), &[crate::stores::file_metadata()]).await.expect("opens again");
     assert_eq!(bench.list(7, None, 10).await, (vec![2], None));
     assert_eq!(bench.shard.in_flight(), 0);
+}
+
+/// A merge takes a little of each shard at a time; what it does not take is not read, and what it takes is of one moment.
+#[tokio::test]
+async fn small_batches_are_read_on_demand_and_from_one_view() {
+    let bench = Bench::new().await;
+    let rows: Vec<(u64, u64, i64)> = (1..=50).map(|n| (2 * n, 7, n as i64)).collect();
+    bench.upsert(1, &rows).await;
+    for filter in [None, Some("size > 5")] {
+        let direction = Direction::Ascending;
+        let op = ReadOp::List { tenant: 7, from: None, to: None, after: None, direction, limit: 15 };
+        let request = bench.request(bench.shard.owned(), op);
+        // With a filter it is read on a thread of the store.
+        let request = ReadRequest { batch: NonZeroU32::new(8), filter: filter.map(Into::into), ..request };
+        let mut stream = bench.shard.read(request, soon());
+        let (mut ids, mut sizes, mut examined) = (Vec::new(), Vec::new(), 0);
+        while let Some(event) = stream.next().await {
+            match event.expect("no error") {
+                ReadEvent::Head(_) => {}
+                ReadEvent::Rows(batch) => {
+                    // Later there are also the places that rows have left.
+                    let read = batch.rows.len() as u64;
+                    assert!(filter.is_some() || (read..=read + 1).contains(&batch.examined), "{batch:?}");
+                    examined += batch.examined;
+                    sizes.push(batch.rows.len());
+                    ids.extend(batch.rows.iter().map(|row| row.id));
+                    // The row that comes next goes to the front, where this walk has been already.
+                    let version = 2 + examined;
+                    bench.upsert(version, &[(ids.len() as u64 * 2 + 2, 7, -(version as i64))]).await;
+                }
+                ReadEvent::Trailer(trailer) => assert_eq!(trailer.examined, 0),
+            }
+        }
+        assert_eq!(sizes, [8, 2, 2, 2, 1]);
+        assert_eq!(ids, (1..=15).map(|n| 2 * n).collect::<Vec<u64>>(), "as at the beginning");
+        // For the second round everything is where it was.
+        bench.upsert(1_000, &rows).await;
+    }
 }

@@ -46,6 +46,10 @@ impl Faulty {
 }
 
 impl ShardClient for Faulty {
+    fn reads_on_demand(&self) -> bool {
+        self.shards.reads_on_demand()
+    }
+
     fn read(&self, replica: &Instance, request: ReadRequest, deadline: Instant) -> ReadStream {
         match self.fault(&request.shard) {
             None => self.shards.read(replica, request, deadline),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::bitset::BitSet;
 use crate::choose::owner;
-use crate::evaluate::{Scratch, View};
+use crate::evaluate::Scratch;
 use crate::instance::{Instance, InstanceId};
 use crate::outcome::{NoPickReason, Reason, Stage, StageKind, StageOutcome};
 use crate::plan::{AtomSource, Fixed, Selection, Step};
@@ -12,6 +12,7 @@ use crate::pool::{HashKey, Pool, Table, named};
 use crate::request::Context;
 use crate::rules::{Balance, Filter};
 use crate::snapshot::Snapshot;
+use crate::view::View;
 
 /// Why every instance was kept or dropped, and how likely it is to be picked.
 #[derive(Clone, Debug, PartialEq)]

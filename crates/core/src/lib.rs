@@ -46,6 +46,7 @@ mod plan;
 mod pool;
 mod snapshot;
 mod tiers;
+mod view;
 mod weight;
 
 pub use metaroute_expr as expr;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::alias::AliasTable;
 use crate::bitset::BitSet;
-use crate::evaluate::{Scratch, Verdict, View};
+use crate::evaluate::{Scratch, Verdict};
 use crate::extension::Chooser;
 use crate::fleet::{Entry, State};
 use crate::hash::{Maglev, Member, Rendezvous, Ring, SeataRing, hash_key, nodes_per_weight};
@@ -13,6 +13,7 @@ use crate::instance::Instance;
 use crate::outcome::{Reason, Stage, StageKind, StageTally};
 use crate::request::{Affinity, Context};
 use crate::rules::{Balance, HashOptions};
+use crate::view::View;
 
 /// The candidates of one request, or of all requests when no rule reads any.
 pub(crate) struct Pool {

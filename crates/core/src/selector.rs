@@ -215,7 +215,7 @@ impl Selector {
 
     /// Whether a registry has answered yet.
     pub fn is_resolved(&self) -> bool {
-        self.shared.current.load().view.known != crate::evaluate::Known::Unresolved
+        self.shared.current.load().view.known != crate::view::Known::Unresolved
     }
 
     /// Revision of the current snapshot.

@@ -7,10 +7,11 @@ use arc_swap::ArcSwap;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::hash::Hasher;
 
-use crate::evaluate::{Scratch, View};
+use crate::evaluate::Scratch;
 use crate::intake::{Freshness, Hold};
 use crate::pool::{HashTable, Pool};
 use crate::request::{Context, RequestSlot};
+use crate::view::View;
 
 /// One published state of a service.
 pub(crate) struct Snapshot {

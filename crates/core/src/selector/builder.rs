@@ -9,7 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Options;
 use crate::bitset::BitSet;
-use crate::evaluate::{Known, Scratch, View};
+use crate::evaluate::Scratch;
 use crate::extension::Extensions;
 use crate::fleet::{Entry, Fleet, State};
 use crate::hash::socket_text;
@@ -21,6 +21,7 @@ use crate::pool::HashTable;
 use crate::resilience::ejection::Ejector;
 use crate::rules::{Balance, RuleSet};
 use crate::snapshot::{Memo, Misses, Snapshot};
+use crate::view::{Known, View};
 
 /// How often shares follow the ramp while somebody warms up.
 const WARMUP_STEP: Duration = Duration::from_secs(1);

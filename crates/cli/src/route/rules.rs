@@ -231,14 +231,8 @@ impl RequestArgs {
 
     /// The request against the slots of a selector.
     pub(crate) fn request(&self, selector: &Selector) -> Request {
-        let mut request = selector.request(self.req.iter().map(|(key, value)| (key.as_str(), value.as_str())));
-        if let Some(key) = &self.key {
-            request = request.with_key(key.as_bytes());
-        }
-        if let Some(xid) = &self.xid {
-            request = request.with_xid(xid.as_str());
-        }
-        request
+        let values = self.req.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        request(selector, values, self.key.as_deref(), self.xid.as_deref())
     }
 
     /// Tells people about flags that cannot change the answer.
@@ -251,6 +245,23 @@ impl RequestArgs {
             note(format!("--xid has no effect: balancer {} ignores transactions", set.balance));
         }
     }
+}
+
+/// A request with these values, and what decides for balancers that keep to an instance.
+pub(crate) fn request<'a>(
+    selector: &Selector,
+    values: impl IntoIterator<Item = (&'a str, &'a str)>,
+    key: Option<&str>,
+    xid: Option<&str>,
+) -> Request {
+    let mut request = selector.request(values);
+    if let Some(key) = key {
+        request = request.with_key(key.as_bytes());
+    }
+    if let Some(xid) = xid {
+        request = request.with_xid(xid);
+    }
+    request
 }
 
 impl Chosen {

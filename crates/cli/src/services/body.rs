@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use metaroute::rules_file::{RulesFile, parse_balance};
+use metaroute::rules_file::RulesFile;
 use metaroute_core::rules::ZonePreference;
 use metaroute_core::{Options, Request, RuleSet, Selector};
 use metaroute_expr::Dialect;
@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 use super::problem::Problem;
 use crate::expr::parse;
 use crate::failure::Failure;
+use crate::route::rules;
 use crate::status::Status;
 
 /// Most picks of one request.
@@ -154,7 +155,7 @@ impl Decision {
             Some(other) => return Err(bad("preference", other, &["cluster", "zone"])),
         }
         if let Some(name) = &self.balance {
-            set.balance = parse_balance(name).map_err(|error| Failure::config(&error, Status::Usage))?;
+            set.balance = rules::balance(name)?;
         }
         let options =
             Options { seed: self.seed.unwrap_or_else(rand::random), caller: self.caller.clone(), ..Options::default() };
@@ -163,14 +164,8 @@ impl Decision {
 
     /// The request against the slots of a selector.
     pub(crate) fn request(&self, selector: &Selector) -> Request {
-        let mut request = selector.request(self.req.iter().map(|(key, value)| (key.as_str(), value.as_str())));
-        if let Some(key) = &self.key {
-            request = request.with_key(key.as_bytes());
-        }
-        if let Some(xid) = &self.xid {
-            request = request.with_xid(xid.as_str());
-        }
-        request
+        let values = self.req.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+        rules::request(selector, values, self.key.as_deref(), self.xid.as_deref())
     }
 }
 

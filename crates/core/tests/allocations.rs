@@ -31,21 +31,29 @@ fn selector(text: &str, balance: &Balance) -> Selector {
     selector
 }
 
-/// Allocations of a thousand picks in both forms, after one of each has made room.
+/// What a thousand picks in both forms allocate, after one of each has made room. Of several rounds the least: the thread that
+/// runs the tests may allocate during one of them, and a pick that does, does in all.
 fn allocations(selector: &Selector, request: &Request) -> usize {
     let mut picker = selector.picker();
     let tried = [picker.pick(request).unwrap().instance().id.clone()];
     drop(picker.pick_next(request, &tried));
     drop(selector.select_next(request, &tried));
-    let region = Region::new(ALLOCATOR);
-    for _ in 0..1000 {
-        let pick = picker.pick(request).unwrap();
-        pick.complete(Outcome::Success, Duration::from_millis(1));
-        drop(picker.pick_next(request, &tried).unwrap());
-        drop(picker.pick(request).unwrap().into_owned());
-        drop(selector.select(request).unwrap());
-    }
-    region.change().allocations
+    let mut round = || {
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..1000 {
+            let pick = picker.pick(request).unwrap();
+            pick.complete(Outcome::Success, Duration::from_millis(1));
+            drop(picker.pick_next(request, &tried).unwrap());
+            drop(picker.pick(request).unwrap().into_owned());
+            drop(selector.select(request).unwrap());
+        }
+        region.change().allocations
+    };
+    least(&mut round)
+}
+
+fn least(round: &mut impl FnMut() -> usize) -> usize {
+    (0..4).map(|_| round()).find(|count| *count == 0).unwrap_or_else(round)
 }
 
 #[test]
@@ -64,9 +72,12 @@ fn picks_allocate_nothing() {
     }
     let none = selector("version >= 99", &Balance::WeightedRandom);
     let mut picker = none.picker();
-    let region = Region::new(ALLOCATOR);
-    for _ in 0..1000 {
-        picker.pick(&()).unwrap_err();
-    }
-    assert_eq!(region.change().allocations, 0, "a refusal is as cheap");
+    let mut refusals = || {
+        let region = Region::new(ALLOCATOR);
+        for _ in 0..1000 {
+            picker.pick(&()).unwrap_err();
+        }
+        region.change().allocations
+    };
+    assert_eq!(least(&mut refusals), 0, "a refusal is as cheap");
 }

@@ -24,7 +24,11 @@ impl Fleet {
     pub(crate) fn rewrite(&self, instances: &str) {
         let lines: Vec<String> =
             instances.lines().map(str::trim).filter(|l| !l.is_empty()).map(|l| format!("      - {l}\n")).collect();
-        let text = format!("services:\n  - name: orders\n    instances:\n{}", lines.concat());
+        self.replace(&format!("services:\n  - name: orders\n    instances:\n{}", lines.concat()));
+    }
+
+    /// The same with the text of the whole file; no reader sees half of it.
+    pub(crate) fn replace(&self, text: &str) {
         let next = self.path("fleet.yaml.next");
         std::fs::write(&next, text).expect("write the fleet");
         std::fs::rename(&next, self.path("fleet.yaml")).expect("replace the fleet");

@@ -77,7 +77,7 @@ fn a_fleet_file_is_listed_and_shown() {
         (1, &json!("unknown_service"), &json!([]))
     );
     fleet.rewrite("");
-    std::fs::write(fleet.path("fleet.yaml"), "services: [{name: orders, instances: []}]").unwrap();
+    fleet.replace("services: [{name: orders, instances: []}]");
     let empty = registry("instances", &[&from, "orders"]);
     assert_eq!((empty.status, &empty.json()["reason"]), (1, &json!("empty_registry")));
 }
@@ -112,7 +112,7 @@ fn watching_a_fleet_file_prints_a_line_for_every_change() {
         lines.iter().map(|l| (l["event"].as_str().unwrap(), l["instance"]["id"].as_str().unwrap())).collect();
     assert_eq!(kinds, [("removed", "b"), ("changed", "a"), ("added", "c")]);
     assert_eq!((&lines[1]["before"]["weight"], &lines[1]["instance"]["weight"]), (&json!(1), &json!(3)));
-    std::fs::write(fleet.path("fleet.yaml"), "services: [").unwrap();
+    fleet.replace("services: [");
     let bad = watch.next();
     assert_eq!((&bad["event"], &bad["state"]), (&json!("state"), &json!("stale")));
     assert!(bad["error"].is_string());
@@ -332,6 +332,12 @@ fn a_seata_configuration_names_registry_cluster_and_metadata() {
     assert_eq!((run.status, &run.error()["code"]), (2, &json!("unsupported_registry")), "{run:?}");
     let run = metaroute(["route", "explain", "shop", "--format", "json"]);
     assert_eq!((run.status, &run.error()["code"]), (2, &json!("missing_argument")), "{run:?}");
+    // A misspelt type is named, and is not the default one.
+    let misspelt = fleet.file("registry.conf", "registry { type = \"nacso\" }");
+    let run = metaroute(["route", "explain", "shop", "--seata", &misspelt, "--format", "json"]);
+    let error = run.error();
+    assert_eq!((run.status, &error["message"]), (2, &json!("unknown Seata registry type `nacso`")), "{run:?}");
+    assert!(error["expected"].as_array().unwrap().contains(&json!("Nacos")), "{run:?}");
 }
 
 #[test]

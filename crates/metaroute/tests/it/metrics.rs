@@ -43,7 +43,10 @@ async fn a_scrape_shows_what_happened() {
         picker.pick(&()).unwrap();
     }
     drop(picker);
-    std::fs::write(&rules, "rules: [{name: canary, mach: x}]").unwrap();
+    // Renamed over it, so that no reader sees half of it.
+    let beside = rules.with_extension("new");
+    std::fs::write(&beside, "rules: [{name: canary, mach: x}]").unwrap();
+    std::fs::rename(&beside, &rules).unwrap();
     until("the edit is refused", || orders.status().rules.rejected == 1).await;
     until("the registry has answered", || users.selector().is_resolved()).await;
 

@@ -114,9 +114,12 @@ use crate::tls::Tls;
 use crate::url::RegistryUrl;
 
 mod connection;
+mod lanes;
+mod origin;
 mod slices;
 
-use connection::{Connection, Event, Listing, Origin};
+use connection::{Connection, Event, Listing};
+use origin::Origin;
 pub use slices::read_list as read_slices;
 use slices::{Choice, Family, SERVICE_LABEL, Slice};
 

@@ -1,52 +1,34 @@
-//! The way to an API server: who it is, how it is spoken to, and what its answers mean.
+//! The way to an API server: how it is spoken to, and what its answers mean.
 //!
-//! Where the cluster is and who we are is found as `kubectl` does, by `kube`. The connection under it is ours: TLS without
-//! process-wide state like in every other back end, and HTTP/2 with pings, as the official clients have it, so that a
-//! connection that silently died is noticed. Servers allow about a hundred streams per connection and every watch is one,
-//! so watches are spread over several connections, and calls have their own.
+//! Where the cluster is and who we are is found as `kubectl` does, by `kube` ([`origin`](super::origin)). The connections under
+//! it are ours ([`lanes`](super::lanes)): TLS without process-wide state like in every other back end, and HTTP/2 with pings, as
+//! the official clients have it, so that a connection that silently died is noticed.
 
 use std::error::Error as StdError;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base64::Engine;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HeaderValue, RETRY_AFTER};
-use hyper::{Request, Response, StatusCode, Uri, Version};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::{Request, Response, StatusCode, Version};
+use kube::Client;
 use kube::client::{AuthError, Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::core::params::{ListParams, WatchParams};
-use kube::{Client, Config};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-use secrecy::ExposeSecret;
 use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
 use tower::ServiceBuilder;
 
+use super::lanes::{Lane, LaneNumber, Lanes, Transport};
+use super::origin::{Configuration, Origin, auth_error, configuration, denied, invalid};
 use crate::driver::{DriverError, ErrorKind};
-use crate::tls::Tls;
 use crate::url::Secret;
 
-/// How long a server may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(3);
 /// How long it may take to begin an answer, and between two pieces of one.
 const CALL: Duration = Duration::from_secs(10);
 /// How long it may take to begin a watch.
 const OPEN: Duration = Duration::from_secs(6);
-/// How often a connection with open watches is pinged, and how long the answer may take.
-const PING: Duration = Duration::from_secs(6);
-const PING_ANSWER: Duration = Duration::from_secs(4);
 /// How long one watch lasts: below the 240 s after which load balancers of clouds cut what they think is idle.
 const WATCH: Duration = Duration::from_secs(180);
 /// The same where the server speaks HTTP/1 and cannot be pinged: watches are so short that a dead one does not matter.
@@ -58,8 +40,6 @@ const SESSION_FRESH: Duration = Duration::from_secs(5);
 const SESSION_KEPT: Duration = Duration::from_secs(30);
 /// How much later than it said a server may end a watch.
 const WATCH_SLACK: Duration = Duration::from_secs(10);
-/// Watches per connection; servers allow 100 streams (Go's least), sometimes 250.
-const WATCHES_PER_LANE: usize = 50;
 /// Objects per answer.
 const PAGE: u32 = 500;
 /// The longest answer that is read, in bytes.
@@ -70,17 +50,6 @@ const EVENT_MAX: usize = 16 * 1024 * 1024;
 const REFUSAL_MAX: usize = 64 * 1024;
 /// Nobody is waited for longer than this, whatever they wish.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-
-/// Where it is said which cluster is meant.
-#[derive(Clone)]
-pub(super) enum Origin {
-    /// In a kubeconfig if there is one, else by the cluster that runs this process.
-    Found,
-    /// In a kubeconfig: this file, or the usual ones; this context, or the current one.
-    Kubeconfig { file: Option<PathBuf>, context: Option<String> },
-    /// In the address.
-    Server { base: Uri, tls: Tls, token: Option<Secret> },
-}
 
 /// One cluster.
 pub(super) struct Connection {
@@ -421,7 +390,7 @@ impl Events {
 
     /// The connection is gone, and with it the other watches on it: again the first one goes alone.
     fn broke(&self, error: DriverError) -> DriverError {
-        self.lane.lanes.gate(self.lane.number).open.store(false, Ordering::Release);
+        self.lane.gate().open.store(false, Ordering::Release);
         error
     }
 
@@ -468,318 +437,6 @@ impl Events {
 /// The version of an object.
 pub(super) fn version_of(object: &Value) -> Option<&str> {
     object.pointer("/metadata/resourceVersion")?.as_str().filter(|version| !version.is_empty())
-}
-
-/// Connections by number: 0 for calls, the others for watches.
-#[derive(Clone)]
-struct Lanes(Arc<LanesInner>);
-
-struct LanesInner {
-    tls: Arc<ClientConfig>,
-    server_name: Option<ServerName<'static>>,
-    open: Mutex<Vec<OpenLane>>,
-}
-
-struct OpenLane {
-    http: Http,
-    gate: Arc<Gate>,
-    watches: usize,
-}
-
-/// Before a connection is there nobody knows that it will carry many requests, and each of them would open its own. So the
-/// first one goes alone.
-#[derive(Default)]
-struct Gate {
-    open: AtomicBool,
-    first: tokio::sync::Mutex<()>,
-}
-
-type Http = legacy::Client<HttpsConnector<HttpConnector>, Body>;
-
-/// A place for one watch.
-struct Lane {
-    lanes: Lanes,
-    number: usize,
-}
-
-impl Drop for Lane {
-    fn drop(&mut self) {
-        if let Some(lane) = self.lanes.open().get_mut(self.number) {
-            lane.watches = lane.watches.saturating_sub(1);
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct LaneNumber(usize);
-
-impl Lanes {
-    fn new(tls: ClientConfig, server_name: Option<ServerName<'static>>) -> Self {
-        let lanes = Self(Arc::new(LanesInner { tls: Arc::new(tls), server_name, open: Mutex::default() }));
-        let calls = OpenLane { http: lanes.connect(), gate: Arc::default(), watches: usize::MAX };
-        lanes.open().push(calls);
-        lanes
-    }
-
-    fn open(&self) -> MutexGuard<'_, Vec<OpenLane>> {
-        // Every change is one call on the list.
-        self.0.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn connect(&self) -> Http {
-        let mut tcp = HttpConnector::new();
-        tcp.set_connect_timeout(Some(CONNECT));
-        tcp.set_keepalive(Some(PING));
-        tcp.set_nodelay(true);
-        tcp.enforce_http(false);
-        let mut builder = HttpsConnectorBuilder::new().with_tls_config((*self.0.tls).clone()).https_or_http();
-        if let Some(name) = &self.0.server_name {
-            builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name.clone()));
-        }
-        let mut client = legacy::Client::builder(TokioExecutor::new());
-        client
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(PING)
-            .http2_keep_alive_timeout(PING_ANSWER);
-        client.build(builder.enable_all_versions().wrap_connector(tcp))
-    }
-
-    /// A place for a watch.
-    fn take(&self) -> Lane {
-        let free = self.open().iter().position(|lane| lane.watches < WATCHES_PER_LANE);
-        let number = match free {
-            Some(number) => number,
-            None => {
-                let http = self.connect();
-                let mut open = self.open();
-                open.push(OpenLane { http, gate: Arc::default(), watches: 0 });
-                open.len() - 1
-            }
-        };
-        self.open()[number].watches += 1;
-        Lane { lanes: self.clone(), number }
-    }
-
-    /// The connection of a number, which may be another session's and unknown here.
-    fn http(&self, number: usize) -> Http {
-        let open = self.open();
-        open.get(number).unwrap_or(&open[0]).http.clone()
-    }
-
-    fn gate(&self, number: usize) -> Arc<Gate> {
-        let open = self.open();
-        Arc::clone(&open.get(number).unwrap_or(&open[0]).gate)
-    }
-}
-
-/// Sends each request over its lane.
-#[derive(Clone)]
-struct Transport(Lanes);
-
-impl tower::Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
-    type Error = legacy::Error;
-    type Future = legacy::ResponseFuture;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), legacy::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let number = request.extensions().get::<LaneNumber>().map_or(0, |lane| lane.0);
-        self.0.http(number).request(request)
-    }
-}
-
-/// Everything that is read from files, environment and programs.
-struct Configuration {
-    config: Config,
-    tls: ClientConfig,
-    auth: Option<kube::client::middleware::AuthLayer>,
-    token: Option<Secret>,
-    server_name: Option<ServerName<'static>>,
-}
-
-fn configuration(origin: &Origin) -> Result<Configuration, DriverError> {
-    let mut config = match origin {
-        Origin::Server { base, tls, token } => {
-            let config = Config::new(base.clone());
-            let tls = tls.config().map_err(|error| invalid(error.to_string()))?;
-            return Ok(Configuration { config, tls, auth: None, token: token.clone(), server_name: None });
-        }
-        Origin::Kubeconfig { file, context } => kubeconfig(file.as_ref(), context.clone())?,
-        Origin::Found => match usual_kubeconfig()? {
-            Some(found) => from_kubeconfig(found, None)?,
-            None => Config::incluster().map_err(|error| {
-                invalid(
-                    "there is neither a kubeconfig (`KUBECONFIG`, `~/.kube/config`) nor a cluster that runs this process; \
-                     name a file with `kubeconfig=` or a server in the address",
-                )
-                .because(error)
-            })?,
-        },
-    };
-    let environment = ["HTTPS_PROXY", "https_proxy"].into_iter().find_map(|name| std::env::var(name).ok());
-    let from_environment = environment.and_then(|text| text.parse::<Uri>().ok());
-    if config.proxy_url.is_some() && config.proxy_url != from_environment {
-        return Err(invalid("the kubeconfig wants a proxy (`proxy-url`), which is not supported"));
-    }
-    // Read for every request instead of once a minute, and without the end of its line.
-    let token = match (&config.auth_info.token, config.auth_info.token_file.take()) {
-        (None, Some(file)) => Some(Secret::new(&format!("file:{file}"))),
-        _ => None,
-    };
-    let tls = tls_of(&config)?;
-    let server_name =
-        config.tls_server_name.clone().map(ServerName::try_from).transpose().map_err(|error| {
-            invalid("the `tls-server-name` of the kubeconfig is no name of a server").because(error)
-        })?;
-    let auth = match config.auth_layer() {
-        Ok(auth) => auth,
-        Err(kube::Error::Auth(error)) => return Err(auth_error(&error)),
-        Err(error) => return Err(denied("the credentials of the kubeconfig cannot be used").because(error)),
-    };
-    Ok(Configuration { config, tls, auth, token, server_name })
-}
-
-/// The kubeconfig that `kubectl` would take; `None` where there is none.
-fn usual_kubeconfig() -> Result<Option<Kubeconfig>, DriverError> {
-    match Kubeconfig::read() {
-        Ok(found) => Ok(Some(found)),
-        Err(KubeconfigError::FindPath) => Ok(None),
-        // Only the usual place may be empty; a file that is named must be there.
-        Err(KubeconfigError::ReadConfig(error, _))
-            if error.kind() == std::io::ErrorKind::NotFound && std::env::var_os("KUBECONFIG").is_none() =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(kubeconfig_error(error)),
-    }
-}
-
-fn kubeconfig(file: Option<&PathBuf>, context: Option<String>) -> Result<Config, DriverError> {
-    let read = match file {
-        Some(file) => Kubeconfig::read_from(file).map_err(kubeconfig_error)?,
-        None => {
-            usual_kubeconfig()?.ok_or_else(|| invalid("there is no kubeconfig (`KUBECONFIG`, `~/.kube/config`)"))?
-        }
-    };
-    from_kubeconfig(read, context)
-}
-
-fn from_kubeconfig(read: Kubeconfig, context: Option<String>) -> Result<Config, DriverError> {
-    let known: Vec<String> = read.contexts.iter().map(|context| context.name.clone()).collect();
-    if let Some(context) = context.as_ref().filter(|context| !known.contains(context)) {
-        return Err(invalid(format!("the kubeconfig has no context `{context}`; it has {}", known.join(", "))));
-    }
-    let options = KubeConfigOptions { context, cluster: None, user: None };
-    // Nothing is waited for in it, it only is written so.
-    let runtime = tokio::runtime::Handle::current();
-    runtime.block_on(Config::from_custom_kubeconfig(read, &options)).map_err(kubeconfig_error)
-}
-
-/// A text that does not parse may hold secrets, so the parser's own message, which may show it, is not passed on.
-fn kubeconfig_error(error: KubeconfigError) -> DriverError {
-    match error {
-        KubeconfigError::Parse(_) => invalid("the kubeconfig cannot be read: it is not the YAML of one"),
-        KubeconfigError::ReadConfig(error, file) => {
-            invalid(format!("the kubeconfig `{}` cannot be read: {error}", file.display()))
-        }
-        KubeconfigError::CurrentContextNotSet => {
-            invalid("the kubeconfig has no current context; name one with `context=`")
-        }
-        error => invalid("the kubeconfig cannot be used").because(error),
-    }
-}
-
-/// What a program printed may be a token, so it is not passed on.
-fn auth_error(error: &AuthError) -> DriverError {
-    match error {
-        AuthError::AuthExecRun { out, .. } => {
-            denied(format!("the program for credentials of the kubeconfig ended with {}", out.status))
-        }
-        AuthError::AuthExecStart(error) => {
-            denied(format!("the program for credentials of the kubeconfig cannot be run: {error}"))
-        }
-        AuthError::ReadTokenFile(error, file) => {
-            denied(format!("the token `{}` cannot be read: {error}", file.display()))
-        }
-        AuthError::AuthExec(message) => denied(message.as_str()),
-        _ => denied("the credentials of the kubeconfig cannot be used"),
-    }
-}
-
-/// TLS as a kubeconfig or the cluster wants it, with ring as its cryptography and no process-wide state.
-fn tls_of(config: &Config) -> Result<ClientConfig, DriverError> {
-    let secure = config.cluster_url.scheme_str() == Some("https");
-    if secure && config.accept_invalid_certs {
-        return Err(invalid(
-            "the kubeconfig does not verify the server (`insecure-skip-tls-verify`), which is not done here; \
-             give the cluster's `certificate-authority`",
-        ));
-    }
-    let mut roots = RootCertStore::empty();
-    match &config.root_cert {
-        Some(all) => {
-            for one in all {
-                roots
-                    .add(CertificateDer::from(one.clone()))
-                    .map_err(|error| invalid("the cluster's certificate authority cannot be used").because(error))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| invalid("TLS cannot be set up").because(error))?
-        .with_root_certificates(roots);
-    let user = &config.auth_info;
-    let key_data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let certificate =
-        pem("client-certificate", user.client_certificate_data.as_deref(), user.client_certificate.as_deref())?;
-    let key = pem("client-key", key_data, user.client_key.as_deref())?;
-    let wrong = |what: &str, error: rustls::pki_types::pem::Error| {
-        invalid(format!("the {what} of the kubeconfig cannot be used: {error}"))
-    };
-    match (certificate, key) {
-        (None, None) => Ok(builder.with_no_client_auth()),
-        (Some(certificate), Some(key)) => {
-            let chain: Vec<_> = CertificateDer::pem_slice_iter(&certificate)
-                .collect::<Result<_, _>>()
-                .map_err(|error| wrong("client-certificate", error))?;
-            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|error| wrong("client-key", error))?;
-            builder
-                .with_client_auth_cert(chain, key)
-                .map_err(|error| invalid("the client-certificate of the kubeconfig cannot be used").because(error))
-        }
-        _ => Err(invalid("the kubeconfig has only one of client-certificate and client-key")),
-    }
-}
-
-/// Text of a kubeconfig that is PEM in base64, or in a file.
-fn pem(what: &str, data: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, DriverError> {
-    match (data, file) {
-        (Some(data), _) if !data.is_empty() => base64::engine::general_purpose::STANDARD
-            .decode(data)
-            .map(Some)
-            .map_err(|_| invalid(format!("the `{what}-data` of the kubeconfig is not base64"))),
-        (_, Some(file)) if !file.is_empty() => std::fs::read(file)
-            .map(Some)
-            .map_err(|error| invalid(format!("the {what} `{file}` of the kubeconfig cannot be read: {error}"))),
-        _ => Ok(None),
-    }
-}
-
-fn invalid(message: impl Into<String>) -> DriverError {
-    DriverError::new(ErrorKind::Invalid, message)
-}
-
-fn denied(message: impl Into<String>) -> DriverError {
-    DriverError::new(ErrorKind::Denied, message)
 }
 
 /// An error that came boxed.

@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use metaroute_cluster::router::Call;
@@ -136,8 +137,7 @@ enum Found {
     End(Box<Tree>),
 }
 
-/// Scans a tree into the built-in store. `progress` is kept up to date meanwhile. Dropping the future stops it between
-/// two batches.
+/// Scans a tree into the built-in store. `progress` is kept up to date meanwhile. Dropping the future stops it.
 ///
 /// # Errors
 /// When the root cannot be read, or rows cannot be stored however often it is tried.
@@ -154,7 +154,10 @@ pub async fn run(
     }
     let (sender, mut receiver) = mpsc::channel(QUEUE);
     let tree = Tree::new(root.clone(), options.tenant, options.hash);
-    let walking = tokio::task::spawn_blocking(move || walk(tree, &sender));
+    // Dropped with this future; nobody waits for the thread, which may be reading from a disk that does not answer.
+    let _unwanted = SetOnDrop(tree.unwanted());
+    let walking = std::thread::Builder::new().name("scan".to_owned()).spawn(move || walk(tree, &sender));
+    walking.map_err(|source| ScanError::Root { path: root.clone(), source })?;
     let mut seen: HashSet<u64> = HashSet::new();
     let mut tenants: std::collections::HashMap<u64, (u64, Option<String>)> = std::collections::HashMap::new();
     let mut ended = None;
@@ -178,7 +181,7 @@ pub async fn run(
             Found::End(tree) => ended = Some(tree),
         }
     }
-    if walking.await.is_err() {
+    if ended.is_none() {
         tracing::error!("reading the tree ended with a bug");
     }
     progress.send_modify(|progress| progress.walked = true);
@@ -193,6 +196,14 @@ pub async fn run(
     tenants.sort_by_key(|(tenant, files, _)| (std::cmp::Reverse(*files), *tenant));
     tenants.truncate(10);
     Ok(Scanned { written, deleted, unreadable, tenants, took: started.elapsed() })
+}
+
+struct SetOnDrop(Arc<AtomicBool>);
+
+impl Drop for SetOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn top_name(root: &Path, path: &str) -> Option<String> {

@@ -4,12 +4,15 @@
 //! read is noted and passed over: what is below it is unknown, which is something else than gone.
 
 use std::fs::{self, Metadata};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use metaroute_store::Value;
+use metaroute_store::{ColumnType, Value};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ScanTenant;
@@ -29,9 +32,10 @@ pub struct FileRow {
     pub mime: Option<&'static str>,
     /// BLAKE3 of the content, where asked for and readable.
     pub content_hash: Option<Vec<u8>>,
-    /// When it was made, or last changed where the file system does not know; microseconds since 1970.
+    /// When it was made, or last changed where the file system does not know; microseconds since 1970. `None` too where
+    /// the file system says something that no column holds: files can be dated into any year.
     pub created_at: Option<i64>,
-    /// When it was last changed.
+    /// When it was last changed, likewise.
     pub updated_at: Option<i64>,
 }
 
@@ -71,12 +75,18 @@ pub struct Tree {
     folders: Vec<PathBuf>,
     /// Folders that could not be read: nothing is known of what is below.
     unreadable: Vec<PathBuf>,
+    unwanted: Arc<AtomicBool>,
 }
 
 impl Tree {
     /// A walk over `root`, which must be absolute.
     pub fn new(root: PathBuf, tenant: ScanTenant, hash: bool) -> Tree {
-        Tree { folders: vec![root.clone()], root, tenant, hash, unreadable: Vec::new() }
+        Tree { folders: vec![root.clone()], root, tenant, hash, unreadable: Vec::new(), unwanted: Arc::default() }
+    }
+
+    /// Set it, and no content is read any more: hashing one file may take hours.
+    pub fn unwanted(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.unwanted)
     }
 
     /// The files of the next folder; `None` when there is none left.
@@ -134,7 +144,7 @@ impl Tree {
             path: path.to_string_lossy().into_owned(),
             size: metadata.len(),
             mime: mime_guess::from_path(path).first_raw(),
-            content_hash: if self.hash { content_hash(path) } else { None },
+            content_hash: if self.hash { content_hash(path, &self.unwanted) } else { None },
             created_at: micros(metadata.created().ok()).or(updated_at),
             updated_at,
         }
@@ -152,18 +162,30 @@ impl Tree {
 
 fn micros(time: Option<SystemTime>) -> Option<i64> {
     let time = time?;
-    match time.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(since) => i64::try_from(since.as_micros()).ok(),
-        Err(before) => i64::try_from(before.duration().as_micros()).ok().map(|micros| -micros),
-    }
+    let micros = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_micros()).ok()?,
+        Err(before) => -i64::try_from(before.duration().as_micros()).ok()?,
+    };
+    let held = Value::Timestamp(micros).for_column(ColumnType::Timestamp { digits: 6 }, false);
+    held.is_ok().then_some(micros)
 }
 
-/// Read in pieces, so that a huge file costs no memory.
-fn content_hash(path: &Path) -> Option<Vec<u8>> {
+/// Read in pieces, so that a huge file costs no memory and reading it can be called off.
+fn content_hash(path: &Path, unwanted: &AtomicBool) -> Option<Vec<u8>> {
     let mut file = fs::File::open(path).ok()?;
     let mut hasher = blake3::Hasher::new();
-    std::io::copy(&mut file, &mut hasher).ok()?;
-    Some(hasher.finalize().as_bytes().to_vec())
+    let mut piece = vec![0; 1 << 17];
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Some(hasher.finalize().as_bytes().to_vec()),
+            Ok(read) => hasher.update(&piece[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => return None,
+        };
+        if unwanted.load(Ordering::Relaxed) {
+            return None;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -204,6 +226,34 @@ mod tests {
         assert!(!tree.is_gone(Path::new("/elsewhere")));
         let values = rows[0].clone().into_values();
         assert!(crate::stores::file_metadata().check_row(values).is_ok());
+    }
+
+    #[test]
+    fn a_date_that_no_column_holds_is_unknown() {
+        use std::time::Duration;
+        let at = |seconds: u64| Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(micros(at(1_000_000_000)), Some(1_000_000_000_000_000));
+        assert_eq!(micros(at(253_402_300_799)), Some(253_402_300_799_000_000), "the last second of 9999");
+        assert_eq!(micros(at(253_402_300_800)), None);
+        assert_eq!(micros(at(1 << 40)), None);
+        let before = |seconds: u64| SystemTime::UNIX_EPOCH.checked_sub(Duration::from_secs(seconds));
+        assert_eq!(micros(before(1)), Some(-1_000_000));
+        assert_eq!(micros(before(1 << 40)), None);
+    }
+
+    #[test]
+    fn reading_a_huge_file_can_be_called_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().canonicalize().expect("there");
+        // A hole: no disk, and hours to read.
+        fs::File::create(root.join("huge")).and_then(|file| file.set_len(1 << 42)).expect("made");
+        let mut tree = Tree::new(root, ScanTenant::Owner, true);
+        let unwanted = tree.unwanted();
+        let reading = std::thread::spawn(move || all(&mut tree));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        unwanted.store(true, Ordering::Relaxed);
+        let rows = reading.join().expect("it ends");
+        assert_eq!((rows[0].size, &rows[0].content_hash), (1 << 42, &None));
     }
 
     #[test]

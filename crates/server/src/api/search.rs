@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, StatusCode, header};
-use futures_util::stream;
-use metaroute_cluster::Query;
+use futures_util::{StreamExt as _, stream};
 use metaroute_cluster::router::Export;
 use metaroute_cluster::scatter::{Rights, Scatter};
+use metaroute_cluster::{Failure, Query};
 use metaroute_store::{ColumnType, Schema, Sum};
 
 use super::answer::{self, RowWriter};
@@ -127,8 +127,14 @@ pub(super) async fn export(asked: Asked) -> Answered {
     let export = service.router.export(&query, &call).await?;
     let writer = RowWriter::new(&store, &query.fields, body.ints);
     let path = Scatter::of(&*service.router.topology()?, &query).path;
-    let state = Exporting { export, writer, service, done: false };
-    let lines = stream::unfold(state, |state| async move { state.next().await });
+    let mut state = Exporting { export, writer, service, done: false };
+    // What fails before the first row is a refusal like any other; later the transfer can only break off.
+    let first = state.lines().await?;
+    let rest = stream::unfold(state, |mut state| async move {
+        let lines = state.lines().await.transpose()?;
+        Some((lines.map_err(|failure| state.broke_off(failure)), state))
+    });
+    let lines = stream::iter(first.map(Ok)).chain(rest);
     let mut response = Response::new(Body::from_stream(lines));
     let kind = HeaderValue::from_static("application/x-ndjson");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -144,36 +150,35 @@ struct Exporting {
 }
 
 impl Exporting {
-    /// The next lines, the meta line, or a failure, which breaks the transfer off: without its last line an export did
-    /// not finish.
-    async fn next(mut self) -> Option<(Result<Bytes, std::io::Error>, Exporting)> {
+    /// The next lines, the meta line at the end, and nothing after it.
+    async fn lines(&mut self) -> Result<Option<Bytes>, Failure> {
         if self.done {
-            return None;
+            return Ok(None);
         }
         let mut out = Vec::new();
-        let failure = match self.export.next().await {
-            Ok(Some(rows)) => {
+        match self.export.next().await? {
+            Some(rows) => {
                 for row in &rows {
                     self.writer.write_line(&mut out, row);
                 }
-                return Some((Ok(out.into()), self));
             }
-            Ok(None) => match self.export.finish() {
-                Ok(meta) => {
-                    self.service.metrics.covered(&meta);
-                    out.extend_from_slice(b"{\"meta\":");
-                    meta.write_json(&mut out);
-                    out.extend_from_slice(b"}\n");
-                    self.done = true;
-                    return Some((Ok(out.into()), self));
-                }
-                Err(failure) => failure,
-            },
-            Err(failure) => failure,
-        };
+            None => {
+                self.done = true;
+                let meta = self.export.finish()?;
+                self.service.metrics.covered(&meta);
+                out.extend_from_slice(b"{\"meta\":");
+                meta.write_json(&mut out);
+                out.extend_from_slice(b"}\n");
+            }
+        }
+        Ok(Some(out.into()))
+    }
+
+    /// A failure amid the rows, which breaks the transfer off: without its last line an export did not finish.
+    fn broke_off(&mut self, failure: Failure) -> std::io::Error {
         tracing::warn!(code = failure.code.as_str(), detail = failure.message, "an export broke off");
         self.done = true;
-        Some((Err(std::io::Error::other(failure.message)), self))
+        std::io::Error::other(failure.message)
     }
 }
 

@@ -101,8 +101,11 @@ async fn case_7_all_failed_is_an_error_also_when_partial() {
     for shard in 0..12 {
         cluster.fault(&format!("s{shard}"), Some(Fault::Down));
     }
-    let problem = cluster.query(json!({"user_id": 9, "partial": "allow"})).await.problem(503, "incomplete");
-    assert_eq!(problem["meta"]["shards"]["failed"], 12, "{problem}");
+    for operation in ["query", "count", "export"] {
+        let body = json!({"user_id": 9, "partial": "allow"});
+        let answer = cluster.post(&format!("/v1/file_metadata/{operation}"), body).await;
+        assert_eq!(answer.problem(503, "incomplete")["meta"]["shards"]["failed"], 12, "{operation}");
+    }
 }
 
 /// Not ready is neither failed nor empty.

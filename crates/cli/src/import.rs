@@ -75,6 +75,10 @@ impl Import {
             }
             let row = line.trim();
             if row.is_empty() {
+                // Sent along, so that the server counts lines as the file does.
+                if batch.rows > 0 {
+                    batch.text.push('\n');
+                }
                 continue;
             }
             // One row alone may be longer than a batch; then the server decides.
@@ -89,7 +93,8 @@ impl Import {
             batch.text.push('\n');
             batch.rows += 1;
         }
-        if batch.rows > 0 {
+        // An empty file too: the server and the store must be there.
+        if batch.rows > 0 || written == 0 {
             written += runtime.block_on(send(&client, &path, &name, &batch)).map_err(|f| counted(f, written))?;
         }
         if out.is_text() {
@@ -123,10 +128,11 @@ async fn send(client: &Client, path: &str, name: &str, batch: &Batch) -> Result<
                 tokio::time::sleep(Duration::from_millis(100 << tries.min(5))).await;
             }
             Err(mut failure) => {
-                // The server counts within the request; blank lines were left out of it.
+                // The server counts within the request.
                 if let Some(at) = &mut failure.at {
                     let line = batch.first as u32 + at.line.saturating_sub(1);
                     *at = At { file: Some(name.to_owned()), line, column: at.column };
+                    failure.message = without_place(&failure.message).to_owned();
                 }
                 return Err(failure);
             }
@@ -134,6 +140,27 @@ async fn send(client: &Client, path: &str, name: &str, batch: &Batch) -> Result<
     }
 }
 
+/// A message without the row and the line it counts within its request: the file has other numbers.
+fn without_place(message: &str) -> &str {
+    let rest = message.strip_prefix("row ").and_then(|rest| rest.split_once("): "));
+    match rest {
+        Some((place, what)) if place.contains(" (line ") => what.split(" at line 1 column ").next().unwrap_or(what),
+        _ => message,
+    }
+}
+
 fn count(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.to_string().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_lose_the_place_that_is_not_the_files() {
+        assert_eq!(without_place("row 1 (line 1): expected value at line 1 column 2"), "expected value");
+        assert_eq!(without_place("row 12 (line 30): column `a (b): c`: no"), "column `a (b): c`: no");
+        assert_eq!(without_place("the body is longer than 8 MiB"), "the body is longer than 8 MiB");
+    }
 }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use metaroute_registry::document::{ConfigError, Format};
 use metaroute_server::cluster::Topology;
+use metaroute_server::cluster::placement::BUCKETS;
 use metaroute_server::cluster::topology::Plan;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -25,7 +27,8 @@ Examples:
     /// Check a document without asking anybody
     #[command(after_help = "\
 Examples:
-  metaroute topology validate new.json")]
+  metaroute topology validate new.json
+  metaroute topology show --format json | metaroute topology validate -")]
     Validate(Document),
     /// What a document would change, without changing it
     #[command(after_help = "\
@@ -61,14 +64,14 @@ pub(crate) struct Show {
 
 #[derive(Args, Debug)]
 pub(crate) struct Document {
-    /// The document
+    /// The document; `-` reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
-    /// The document
+    /// The document; `-` reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Compare with this document instead of asking a server
@@ -80,7 +83,7 @@ pub(crate) struct PlanArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct Apply {
-    /// The document
+    /// The document; `-` reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The epoch it was made against; else the one in the document
@@ -145,15 +148,15 @@ impl TopologyCommand {
                 shown(out, &document)
             }
             TopologyCommand::Plan(PlanArgs { file, server, .. }) => {
-                let text = document_text(&file)?;
+                let text = read(&file)?.document().to_json();
                 let client = server.client()?;
                 let answer = client.json(Method::PUT, "/v1/topology?dry_run=true", &[], Some(text)).await?;
                 changes(out, &answer)
             }
             TopologyCommand::Apply(Apply { file, expect, force, server }) => {
-                let text = document_text(&file)?;
-                let epoch = expect.unwrap_or(read(&file)?.epoch());
-                put(&server.client()?, out, epoch, force, text).await
+                let topology = read(&file)?;
+                let epoch = expect.unwrap_or(topology.epoch());
+                put(&server.client()?, out, epoch, force, topology.document().to_json()).await
             }
             TopologyCommand::History(ServerOnly { server }) => {
                 let answer = server.client()?.json(Method::GET, "/v1/topology/history", &[], None).await?;
@@ -186,19 +189,26 @@ impl TopologyCommand {
 async fn put(client: &Client, out: &mut Out, epoch: u64, force: bool, document: String) -> Outcome {
     let path = if force { "/v1/topology?force=true" } else { "/v1/topology" };
     let headers = [("if-match", format!("\"{epoch}\""))];
-    let answer = client.json(Method::PUT, path, &headers, Some(document)).await?;
+    let answer = client.json(Method::PUT, path, &headers, Some(document)).await.map_err(|mut failure| {
+        // The server speaks of headers and parameters; here they have other names.
+        if !force && failure.hint.as_deref().is_some_and(|hint| hint.contains("force=true")) {
+            failure.hint = Some("if that is meant, add --force".to_owned());
+        }
+        failure
+    })?;
     changes(out, &answer)
 }
 
+/// A document by its path; `-` is YAML, and so also JSON, on stdin.
 fn read(file: &std::path::Path) -> Result<Topology, Failure> {
-    let (text, format) =
-        metaroute_registry::fleet::read_text(file).map_err(|error| Failure::config(&error, Status::Usage))?;
-    Topology::parse(&file.display().to_string(), &text, format).map_err(|error| Failure::config(&error, Status::Usage))
-}
-
-/// The document as the JSON the server takes.
-fn document_text(file: &std::path::Path) -> Result<String, Failure> {
-    read(file).map(|topology| topology.document().to_json())
+    let usage = |error: &ConfigError| Failure::config(error, Status::Usage);
+    let (name, text, format) = if file.as_os_str() == "-" {
+        ("stdin".to_owned(), crate::expr::read_text(file)?, Format::Yaml)
+    } else {
+        let (text, format) = metaroute_registry::fleet::read_text(file).map_err(|error| usage(&error))?;
+        (file.display().to_string(), text, format)
+    };
+    Topology::parse(&name, &text, format).map_err(|error| usage(&error))
 }
 
 fn changes(out: &mut Out, answer: &Value) -> Outcome {
@@ -221,9 +231,8 @@ fn changes(out: &mut Out, answer: &Value) -> Outcome {
 }
 
 fn shown(out: &mut Out, document: &Value) -> Outcome {
-    let topology =
-        Topology::parse("the server's answer", &document.to_string(), metaroute_registry::document::Format::Json)
-            .map_err(|error| Failure::config(&error, Status::Unreachable))?;
+    let topology = Topology::parse("the server's answer", &document.to_string(), Format::Json)
+        .map_err(|error| Failure::config(&error, Status::Unreachable))?;
     out.line(topology.shape().to_string())?;
     let mut table = table(&["group", "shard", "slots", "owned"]);
     for group in topology.groups() {
@@ -238,5 +247,21 @@ fn shown(out: &mut Out, document: &Value) -> Outcome {
         }
     }
     out.table(&table)?;
+    for line in tenants(&topology) {
+        out.line(line)?;
+    }
     Ok(Status::Done)
+}
+
+/// Whose tenants are where: each group's buckets, then what wins over them.
+fn tenants(topology: &Topology) -> Vec<String> {
+    let tenants = &topology.document().tenants;
+    let by_bucket = tenants.buckets.iter().map(|owned| {
+        let (buckets, n) = (&owned.buckets, owned.buckets.len());
+        format!("{} has {n} of {BUCKETS} tenant buckets: {buckets}", owned.group)
+    });
+    let by_range =
+        tenants.ranges.iter().map(|range| format!("{} has tenants {} to {}", range.group, range.from, range.to));
+    let by_name = tenants.overrides.iter().map(|one| format!("{} has tenant {}", one.group, one.tenant));
+    by_bucket.chain(by_range).chain(by_name).collect()
 }

@@ -89,10 +89,7 @@ impl DataArgs {
     pub(crate) async fn open(&self) -> Result<Data, Failure> {
         let declared = match &self.stores {
             None => Vec::new(),
-            Some(path) => stores::read(path).map_err(|error| {
-                let status = if error.code == "unreadable" { Status::Unreachable } else { Status::Usage };
-                Failure::config(&error, status)
-            })?,
+            Some(path) => stores::read(path).map_err(|error| Failure::config(&error, Status::Usage))?,
         };
         let scan = self.scan.as_ref().map(|root| ScanOptions {
             root: root.clone(),
@@ -158,10 +155,7 @@ fn open_failure(error: &OpenError) -> Failure {
 /// What went wrong with a role, as a command's failure.
 pub(crate) fn role_failure(error: &RoleError) -> Failure {
     match error {
-        RoleError::Config(error) => {
-            let status = if error.code == "unreadable" { Status::Unreachable } else { Status::Usage };
-            Failure::config(error, status)
-        }
+        RoleError::Config(error) => Failure::config(error, Status::Usage),
         RoleError::Listen { .. } => Failure::usage("cannot_listen", chain(error)),
         RoleError::Registry(_) => Failure::usage("unsupported_registry", chain(error)),
         RoleError::Open(error) => open_failure(error),

@@ -139,6 +139,21 @@ fn rows_go_in_and_come_out() {
         &(lines(0..2_100, 7) + "{oops}\n"),
     );
     assert_eq!((line.status, &line.error()["at"]["line"]), (2, &json!(2_101)), "{line:?}");
+    // Lines are the file's, blank ones too, and the message has no other numbers.
+    let gaps = metaroute_with(
+        ["import", "file_metadata", "-", "--format", "json", "--server", &up.address],
+        &format!("{}\n\n\n{{\"file_id\": 1}}\n", lines(0..1, 7)),
+    );
+    let error = gaps.error();
+    assert_eq!((&error["at"]["line"], &error["message"]), (&json!(5), &json!("column `user_id` must have a value")));
+    // An empty file is asked about like any other.
+    for (store, server, status) in [
+        ("file_metadata", up.address.as_str(), 0),
+        ("nothing", up.address.as_str(), 2),
+        ("file_metadata", "http://127.0.0.1:1", 3),
+    ] {
+        assert_eq!(metaroute_with(["import", store, "-", "--server", server], "\n").status, status, "{store} {server}");
+    }
 
     // What is exported can be imported.
     let export = up.run(&["export", "file_metadata", "--allow", "global"]);
@@ -171,6 +186,11 @@ fn a_data_folder_keeps_its_shape_and_its_owner() {
     std::fs::write(&file, up.run(&["topology", "show", "--format", "json"]).stdout).expect("written");
     let file = file.display().to_string();
     assert_eq!(metaroute(["topology", "validate", &file]).status, 0);
+    let document = std::fs::read_to_string(&file).expect("written");
+    let valid = metaroute_with(["topology", "validate", "-"], &document);
+    assert_eq!((valid.status, valid.stdout.contains("valid: ")), (0, true), "{valid:?}");
+    let planned = metaroute_with(["topology", "plan", "-", "--server", &up.address], &document);
+    assert_eq!((planned.status, planned.stdout.lines().next()), (0, Some("nothing changes")), "{planned:?}");
     assert_eq!(up.run(&["topology", "plan", &file]).stdout.lines().next(), Some("nothing changes"));
     assert_eq!(up.run(&["topology", "apply", &file, "--expect", "9"]).status, 1);
     assert_eq!(up.run(&["topology", "apply", &file]).status, 0);

@@ -331,7 +331,7 @@ fn a_watched_fleet_file_is_followed_and_bad_edits_change_nothing() {
     fleet.rewrite("{id: a, address: \"h:1\"}\n{id: b, address: \"h:2\"}\n{id: c, address: \"h:3\"}");
     up.wait(path, |answer| count(answer) == 3);
     assert_eq!(pick(), 3, "deciders follow too");
-    std::fs::write(fleet.path("fleet.yaml"), "services: [").unwrap();
+    fleet.replace("services: [");
     let stale = up.wait(path, |answer| answer.json()["stale"] == true);
     assert_eq!(count(&stale), 3, "{stale:?}");
     assert_eq!(up.get("/readyz").status, 200, "the last good list serves");
@@ -341,7 +341,7 @@ fn a_watched_fleet_file_is_followed_and_bad_edits_change_nothing() {
 fn services_come_and_go() {
     let fleet = Fleet::new("{id: a, address: \"h:1\"}");
     let up = Up::start(&["--instances", &fleet.from()]);
-    std::fs::write(fleet.path("fleet.yaml"), "services: [{name: other, instances: [{address: \"h:9\"}]}]").unwrap();
+    fleet.replace("services: [{name: other, instances: [{address: \"h:9\"}]}]");
     up.wait("/v1/services/other/instances", |answer| answer.status == 200);
     up.wait("/v1/services/orders/instances", |answer| answer.status == 404);
 }
@@ -355,6 +355,7 @@ fn bad_configuration_ends_before_a_port_is_bound() {
         (&["--listen", "nonsense"], 2, "bad_value"),
         (&["--instances", "no-such-file.yaml"], 3, "unreadable"),
         (&["--instances", &bad], 2, "unknown_key"),
+        (&["--stores", "no-such-file.yaml"], 2, "unreadable"),
         (&["--shrads", "2"], 2, "unknown_argument"),
     ] {
         let run = metaroute(["up"].iter().chain(args).chain(&["--format", "json"]));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-use metaroute::seata::NoPlace;
+use metaroute::seata::{NoPlace, RegistryType};
 use metaroute_core::Instance;
 use metaroute_registry::document::{Format, Note};
 use metaroute_registry::several::Combine;
@@ -297,6 +297,7 @@ pub(crate) fn no_place(error: &NoPlace) -> Failure {
     let failure = Failure::usage("unsupported_registry", chain(error));
     match error {
         NoPlace::NotARegistry(_) => failure.hint("name the registry: --from REGISTRY_URL"),
+        NoPlace::UnknownType(_) => failure.expected(RegistryType::ALL.map(RegistryType::name)),
         NoPlace::NoList(cluster) => failure.hint(format!(
             "write `service.{cluster}.grouplist` (Spring: `seata.service.grouplist.{cluster}`), or name the registry: --from REGISTRY_URL"
         )),

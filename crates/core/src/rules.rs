@@ -208,16 +208,18 @@ impl FromStr for Balance {
 
     fn from_str(name: &str) -> Result<Self, UnknownBalance> {
         Ok(match name.trim().to_ascii_lowercase().as_str() {
-            "weighted-random" | "weightedrandom" | "weightedrandomloadbalance" => Self::WeightedRandom,
+            "weighted-random" | "weightedrandom" | "weightedrandomloadbalance" | "aliasmethod" => Self::WeightedRandom,
             "random" | "randomloadbalance" => Self::Random,
             "round-robin" | "roundrobinloadbalance" => Self::RoundRobin,
-            "smooth-weighted-round-robin" | "roundrobin" => Self::SmoothWeightedRoundRobin,
-            "consistent-hash" | "consistenthash" => Self::ConsistentHash,
+            "smooth-weighted-round-robin" | "roundrobin" | "interleavedweightedroundrobin" => {
+                Self::SmoothWeightedRoundRobin
+            }
+            "consistent-hash" | "consistenthash" | "consistenthashing" => Self::ConsistentHash,
             "seata-consistent-hash" | "consistenthashloadbalance" => Self::SeataConsistentHash,
             "rendezvous" => Self::Rendezvous,
             "maglev" => Self::Maglev,
             "least-active" | "leastactive" | "leastactiveloadbalance" => Self::LeastActive,
-            "peak-ewma" | "shortestresponse" => Self::PeakEwma,
+            "peak-ewma" | "shortestresponse" | "adaptive" | "p2c" => Self::PeakEwma,
             "xid" | "xidloadbalance" => Self::Xid,
             _ => return Err(UnknownBalance(name.to_owned())),
         })
@@ -417,6 +419,21 @@ mod tests {
         assert_eq!("XID".parse(), Ok(Balance::Xid));
         assert_eq!("WeightedRandomLoadBalance".parse(), Ok(Balance::WeightedRandom));
         assert_eq!("leastactive".parse(), Ok(Balance::LeastActive));
+        // All of Dubbo's, in Java and in Go.
+        for (theirs, ours) in [
+            ("random", Balance::Random),
+            ("roundrobin", Balance::SmoothWeightedRoundRobin),
+            ("leastactive", Balance::LeastActive),
+            ("consistenthash", Balance::ConsistentHash),
+            ("shortestresponse", Balance::PeakEwma),
+            ("adaptive", Balance::PeakEwma),
+            ("p2c", Balance::PeakEwma),
+            ("consistenthashing", Balance::ConsistentHash),
+            ("aliasmethod", Balance::WeightedRandom),
+            ("interleavedWeightedRoundRobin", Balance::SmoothWeightedRoundRobin),
+        ] {
+            assert_eq!(theirs.parse(), Ok(ours), "{theirs}");
+        }
         assert!("fastest".parse::<Balance>().is_err());
     }
 

@@ -85,7 +85,8 @@ pub enum RegistryType {
 }
 
 impl RegistryType {
-    const ALL: [Self; 11] = [
+    /// All of them.
+    pub const ALL: [Self; 11] = [
         Self::File,
         Self::Raft,
         Self::Zk,
@@ -172,6 +173,8 @@ impl fmt::Debug for RegistrySettings {
 pub struct RegistrySection {
     /// The types, each once, in the order written. A server may have several, a client has one.
     pub types: Vec<RegistryType>,
+    /// Names among the types that Seata does not know. It does not start with them; here the others count.
+    pub unknown: Vec<String>,
     /// The settings of every section that is there, of a type in use or not.
     pub settings: BTreeMap<RegistryType, RegistrySettings>,
 }
@@ -455,6 +458,7 @@ impl Reader {
                             .map(|word| format!(", did you mean `{word}`?"))
                             .unwrap_or_default();
                         self.notes.push(property.note("unknown_registry_type", format!("{error}{hint}")));
+                        section.unknown.push(name);
                     }
                 }
             }

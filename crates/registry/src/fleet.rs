@@ -107,6 +107,7 @@ pub fn read_text(path: &Path) -> Result<(String, Format), ConfigError> {
             ".json",
             ".toml",
             ".properties",
+            ".conf",
         ]));
     };
     let bytes = std::fs::read(path).map_err(|error| fail("unreadable", format!("cannot be read: {error}")))?;

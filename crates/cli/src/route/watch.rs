@@ -107,14 +107,18 @@ impl Watch {
             let Ok(view) = view else { return Ok(Status::Done) };
             let update = match (view.state, &view.snapshot) {
                 (State::Unresolved, _) => continue,
-                (State::UnknownService, _) => Update::UnknownService,
-                (_, Some(snapshot)) => Update::Snapshot(snapshot.instances.clone()),
+                (State::UnknownService, _) => Some(Update::UnknownService),
+                (_, Some(snapshot)) => Some(Update::Snapshot(snapshot.instances.clone())),
                 (_, None) => match &view.error {
-                    Some(error) => return Err(source::registry_failure(source, error)),
+                    Some(error) if last.is_none() => return Err(source::registry_failure(source, error)),
+                    // Trouble after "no such service", which left no list to keep.
+                    Some(_) => None,
                     None => continue,
                 },
             };
-            selector.apply(update, start.elapsed());
+            if let Some(update) = update {
+                selector.apply(update, start.elapsed());
+            }
             let now = selector.explain(&self.request.request(selector));
             self.show(out, &view, last.as_ref(), &now, rules)?;
             out.flush()?;

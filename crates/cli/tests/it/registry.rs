@@ -337,7 +337,7 @@ fn a_seata_configuration_names_registry_cluster_and_metadata() {
     let run = metaroute(["route", "explain", "shop", "--seata", &misspelt, "--format", "json"]);
     let error = run.error();
     assert_eq!((run.status, &error["message"]), (2, &json!("unknown Seata registry type `nacso`")), "{run:?}");
-    assert!(error["expected"].as_array().unwrap().contains(&json!("Nacos")), "{run:?}");
+    assert!(error["expected"].as_array().unwrap().contains(&json!("nacos")), "{run:?}");
 }
 
 #[test]

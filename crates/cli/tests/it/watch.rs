@@ -65,6 +65,28 @@ fn watch_shows_what_changes_and_ends_on_ctrl_c() {
     assert_eq!(watching.interrupt(), Some(0));
 }
 
+/// Also when the service was gone before the registry was: there is no list to keep, but somebody who watches.
+#[test]
+fn watch_waits_out_what_happens_later() {
+    let fleet = Fleet::new("{id: a, address: \"h:1\"}");
+    let mut watching = Watching::start(&fleet, &[]);
+    assert_eq!(watching.next()["state"], "fresh");
+    let swap = |text: &str| {
+        std::fs::write(fleet.path("next"), text).unwrap();
+        std::fs::rename(fleet.path("next"), fleet.path("fleet.yaml")).unwrap();
+    };
+    swap("services: []");
+    assert_eq!(watching.next()["state"], "unknown_service");
+    std::fs::remove_file(fleet.path("fleet.yaml")).unwrap();
+    let away = watching.next();
+    assert_eq!((&away["state"], &away["reason"]), (&json!("unreachable"), &json!("unknown_service")), "{away}");
+    assert!(away["error"].is_string(), "{away}");
+    swap("services: [{name: orders, instances: [{id: b, address: \"h:2\"}]}]");
+    let back = watching.next();
+    assert_eq!((&back["state"], &back["instances"][0]["id"]), (&json!("fresh"), &json!("b")), "{back}");
+    assert_eq!(watching.interrupt(), Some(0));
+}
+
 #[test]
 fn watch_of_nothing_ends_at_once() {
     let fleet = Fleet::new("{id: a, address: \"h:1\"}");

@@ -7,7 +7,7 @@
 use metaroute_registry::RegistryUrl;
 use metaroute_registry::url::UrlError;
 
-use super::{RegistrySettings, RegistryType, SeataConfig};
+use super::{RegistrySettings, RegistryType, SeataConfig, UnknownRegistryType};
 
 /// A service in a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub enum NoPlace {
     /// A class of the user's finds the servers, or a server with addresses in its configuration registers nowhere.
     #[error("registry type `{0}` is no registry that others can ask")]
     NotARegistry(RegistryType),
+    /// No registry type is one of Seata's.
+    #[error(transparent)]
+    UnknownType(UnknownRegistryType),
     /// The registry is of type `file`, and there are no addresses of the cluster.
     #[error("registry type `file` has no addresses of cluster `{0}`: there is no `grouplist` for it")]
     NoList(String),
@@ -51,6 +54,7 @@ impl SeataConfig {
     /// # Errors
     /// When there is no such registry, or its settings make no address.
     pub fn lookup(&self, group: &str) -> Result<Place, NoPlace> {
+        self.known_types()?;
         let kind = self.registry.types.first().copied().unwrap_or(RegistryType::File);
         let name = if kind == RegistryType::Seata { group } else { self.cluster_of(group) };
         self.place(kind, name)
@@ -61,6 +65,7 @@ impl SeataConfig {
     /// # Errors
     /// When there is none, or the settings of one make no address.
     pub fn registrations(&self) -> Result<Vec<Place>, NoPlace> {
+        self.known_types()?;
         let kinds = &self.registry.types;
         if kinds.is_empty() || kinds.contains(&RegistryType::File) {
             return Err(NoPlace::NotARegistry(RegistryType::File));
@@ -75,6 +80,14 @@ impl SeataConfig {
                 _ => self.place(*kind, self.registry.cluster(*kind)),
             })
             .collect()
+    }
+
+    /// A misspelt type is not the default one.
+    fn known_types(&self) -> Result<(), NoPlace> {
+        match (self.registry.types.as_slice(), self.registry.unknown.first()) {
+            ([], Some(name)) => Err(NoPlace::UnknownType(UnknownRegistryType(name.clone()))),
+            _ => Ok(()),
+        }
     }
 
     /// The addresses that stand in the configuration.
@@ -398,6 +411,16 @@ mod tests {
         let text = "registry.type=nacos";
         let conf = SeataConfig::parse("registry.properties", text, Format::Properties, &Surroundings::none()).unwrap();
         assert_eq!(conf.lookup("g").unwrap().url.to_string(), "nacos://localhost:8848?cluster=g&group=DEFAULT_GROUP");
+    }
+
+    #[test]
+    fn a_misspelt_type_is_not_the_default_one() {
+        let wrong = config(&["seata.registry.type=nacso"]);
+        let unknown = NoPlace::UnknownType(UnknownRegistryType("nacso".into()));
+        assert_eq!((wrong.lookup("g"), wrong.registrations()), (Err(unknown.clone()), Err(unknown)));
+        // Beside one that is right it is a note.
+        let both = config(&["seata.registry.type=zk,nacso"]);
+        assert_eq!(both.registrations().unwrap().len(), 1);
     }
 
     #[test]

@@ -11,7 +11,10 @@
 //! DIR/cursor.key               seals cursors
 //! DIR/clock                    upper bound of all version stamps given out
 //! DIR/shards/GROUP/SHARD/      a store
+//! DIR/shards/made              which of them were made: one that is gone is missed, not made anew
 //! ```
+
+mod made;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -33,6 +36,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::shard::{Condition, ShardHost, StartError, with_causes};
+use made::Made;
 
 /// Groups and shards per group that a data folder was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +129,14 @@ pub enum OpenError {
         /// What is wrong with it.
         what: String,
     },
+    /// It holds shards and not the file that says what they are.
+    #[error("{} is gone, and {} holds shards", path.display(), data.display())]
+    Gone {
+        /// The file.
+        path: PathBuf,
+        /// The folder.
+        data: PathBuf,
+    },
     /// The topology cannot be used.
     #[error("the topology cannot be used")]
     Topology(#[source] StoreError),
@@ -159,6 +171,7 @@ pub struct Local {
     topology_store: FileStore,
     watcher: Watcher,
     hosts: Mutex<BTreeMap<ShardId, ShardHost>>,
+    made: Made,
     clients: LocalShards,
     replicas: Replicas,
     changed: watch::Sender<u64>,
@@ -177,9 +190,14 @@ impl Local {
         let data = options.data.clone();
         fs::create_dir_all(&data).map_err(io("create", &data))?;
         let lock = lock(&data)?;
+        let made = Made::read(&data).map_err(io("read", &data.join("shards/made")))?;
         let shape = shape(&data, options.shape)?;
         let topology_store = FileStore::new(data.join("topology"));
         if topology_store.load().await.map_err(OpenError::Topology)?.is_none() {
+            // The topology is stored before the first shard is made.
+            if holds_shards(&data) {
+                return Err(OpenError::Gone { path: data.join("topology/current.json"), data });
+            }
             let initial = Topology::initial(shape.groups, shape.shards).map_err(OpenError::Shape)?;
             let document = initial.document().clone();
             let prepared = Prepared::new(&topology_store, document, Apply::default());
@@ -201,6 +219,7 @@ impl Local {
             topology_store,
             watcher,
             hosts: Mutex::default(),
+            made,
             clients: LocalShards::new(),
             replicas: Replicas::new(None, 0),
             changed: watch::Sender::new(0),
@@ -361,6 +380,7 @@ impl Local {
             if let Some(host) = hosts.remove(&id) {
                 self.clients.remove(&instance(&id, &host.condition()).id);
                 tracing::info!(shard = %id, "shard is no longer in the topology");
+                self.note(&id, false);
                 self.own(async move { host.drain(Instant::now() + Duration::from_secs(10)).await });
             }
         }
@@ -381,17 +401,35 @@ impl Local {
                 }
             });
             let path = self.folder(&id);
+            if self.made.has(&id) && is_empty(&path) {
+                let reason = "its store is gone; an empty one in its place would deny every row it held";
+                tracing::error!(shard = %id, path = %path.display(), "{reason}");
+                host.set_condition(Condition::failed(reason));
+                continue;
+            }
             let options = self.store_options(share);
             let stores = self.options.stores.clone();
+            let weak = Arc::downgrade(self);
             self.own(async move {
                 // What went wrong is the shard's condition from now on.
-                if let Err(error) = host.open(path, options, &stores).await {
-                    tracing::error!(error = with_causes(&error), "a shard did not start");
+                match host.open(path, options, &stores).await {
+                    Ok(()) => {
+                        if let Some(local) = weak.upgrade() {
+                            local.note(&id, true);
+                        }
+                    }
+                    Err(error) => tracing::error!(error = with_causes(&error), "a shard did not start"),
                 }
             });
         }
         drop(hosts);
         self.publish();
+    }
+
+    fn note(&self, id: &ShardId, made: bool) {
+        if let Err(error) = self.made.set(id, made) {
+            tracing::warn!(shard = %id, %error, "it could not be noted that this shard is there");
+        }
     }
 
     fn own(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -441,6 +479,16 @@ fn lock(data: &Path) -> Result<File, OpenError> {
     }
 }
 
+/// Whether there are shards in a data folder.
+fn holds_shards(data: &Path) -> bool {
+    !is_empty(&data.join("shards"))
+}
+
+/// Whether a folder is not there or has nothing in it.
+fn is_empty(folder: &Path) -> bool {
+    fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
 /// The folder's shape, written there when it is new.
 fn shape(data: &Path, wanted: WantedShape) -> Result<Shape, OpenError> {
     let path = data.join("shape.json");
@@ -457,6 +505,8 @@ fn shape(data: &Path, wanted: WantedShape) -> Result<Shape, OpenError> {
     match stored {
         Some(stored) if stored == wanted => Ok(stored),
         Some(stored) => Err(OpenError::OtherShape { data: data.to_owned(), stored, wanted }),
+        // The shape is written before anything else.
+        None if holds_shards(data) => Err(OpenError::Gone { path, data: data.to_owned() }),
         None => {
             Topology::initial(wanted.groups, wanted.shards).map_err(OpenError::Shape)?;
             let text = serde_json::to_string(&wanted).expect("two numbers serialise");
@@ -493,6 +543,39 @@ mod tests {
         let none = WantedShape { groups: Some(0), shards: None };
         let fresh = tempfile::tempdir().expect("a folder");
         assert!(matches!(shape(fresh.path(), none), Err(OpenError::Shape(_))));
+    }
+
+    /// Removes a part of a folder with rows' shards; what opening it says then.
+    async fn without(part: &str) -> Result<Arc<Local>, OpenError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wanted = WantedShape { groups: Some(1), shards: Some(2) };
+        let options = || LocalOptions { shape: wanted, ..LocalOptions::new(folder.path()) };
+        let local = Local::open(options()).await.expect("opens");
+        local.opened().await.expect("all shards");
+        local.shutdown(Duration::from_secs(5)).await;
+        drop(local);
+        let part = folder.path().join(part);
+        if part.is_dir() {
+            fs::remove_dir_all(&part).expect("removed");
+        } else {
+            fs::remove_file(&part).expect("removed");
+        }
+        let local = Local::open(options()).await?;
+        local.opened().await?;
+        local.shutdown(Duration::from_secs(5)).await;
+        Ok(local)
+    }
+
+    #[tokio::test]
+    async fn what_is_gone_is_not_made_anew() {
+        for part in ["shards/g0/s1", "shards/g0", "shape.json", "topology"] {
+            let error = without(part).await.map(drop).expect_err(part);
+            let text = with_causes(&error);
+            assert!(text.contains("gone"), "{part}: {text}");
+        }
+        // A folder of an older build has no list.
+        let opened = without("shards/made").await.map(drop);
+        assert!(opened.is_ok(), "{opened:?}");
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 //! `metaroute registry`, on a fleet file and on a real etcd.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -20,8 +22,11 @@ fn registry(command: &str, more: &[&str]) -> Run {
 /// A command in the foreground that prints JSON lines.
 struct Foreground {
     child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
+    lines: Receiver<String>,
 }
+
+/// A command that has nothing to say is no reason to wait for ever.
+const LINE_WITHIN: Duration = Duration::from_secs(120);
 
 impl Foreground {
     fn start(args: &[&str]) -> Self {
@@ -32,12 +37,15 @@ impl Foreground {
             .stdout(Stdio::piped())
             .spawn()
             .expect("metaroute starts");
-        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (sender, lines) = channel();
+        // Ends with the output, or with who reads.
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
         Self { child, lines }
     }
 
     fn next(&mut self) -> Value {
-        let line = self.lines.next().expect("a line").expect("UTF-8");
+        let line = self.lines.recv_timeout(LINE_WITHIN).expect("a line");
         serde_json::from_str(&line).expect("JSON")
     }
 
@@ -56,7 +64,8 @@ impl Foreground {
     }
 
     fn end(mut self) -> Option<i32> {
-        assert!(self.lines.next().is_none(), "nothing comes after the end");
+        let end = self.lines.recv_timeout(LINE_WITHIN);
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected), "nothing comes after the end");
         self.child.wait().expect("it ends").code()
     }
 }
@@ -205,13 +214,24 @@ fn an_instance_lives_in_etcd_as_long_as_its_command() {
     let missing = registry("update", &[&url, "default", "10.0.0.8:8091", "--weight", "0"]);
     assert_eq!((missing.status, &missing.error()["code"]), (1, &json!("unknown_instance")));
 
-    // Draining: weight 0 is seen before it goes.
+    // Draining: weight 0 is there before it goes. Who follows may see both at once; etcd remembers both.
     owner.signal(Signal::TERM);
     assert_eq!(owner.next()["event"], "draining");
     assert_eq!(owner.next()["event"], "deregistered");
     assert_eq!(owner.end(), Some(0));
-    assert_eq!(watch.until("changed")["instance"]["weight"], 0);
-    assert_eq!(watch.until("removed")["instance"]["id"], "10.0.0.7:8091");
+    let then = |revision: u64| etcd.ctl(&["get", "", "--prefix", "--rev", &revision.to_string()]);
+    let now: Value = serde_json::from_str(&etcd.ctl(&["get", "", "--prefix", "-w", "json"])).expect("JSON");
+    let now = now["header"]["revision"].as_u64().expect("a number");
+    assert_eq!(then(now).trim(), "");
+    assert!((2..now).any(|revision| then(revision).contains("metaroute-weight=0\n")), "{}", then(now - 1));
+    let removed = loop {
+        let line = watch.next();
+        match line["event"].as_str() {
+            Some("changed") => assert_eq!(line["instance"]["weight"], 0, "{line}"),
+            _ => break line,
+        }
+    };
+    assert_eq!((&removed["event"], &removed["instance"]["id"]), (&json!("removed"), &json!("10.0.0.7:8091")));
     assert_eq!(registry("instances", &[&url, "default"]).status, 1);
     watch.signal(Signal::INT);
     assert_eq!(watch.end(), Some(0));

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::completeness::Meta;
+use crate::scatter::Estimate;
 
 /// Stable codes of failures, as clients see them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,12 +120,15 @@ pub struct Failure {
     pub meta: Option<Box<Meta>>,
     /// For writes that failed in part: which rows are stored.
     pub rows: Option<Box<PartialWrite>>,
+    /// What it would have cost, where it was refused for that.
+    pub estimate: Option<Box<Estimate>>,
 }
 
 impl Failure {
     /// A failure with a message.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into(), at: None, expected: Vec::new(), hint: None, meta: None, rows: None }
+        let (at, expected, hint, meta, rows, estimate) = Default::default();
+        Failure { code, message: message.into(), at, expected, hint, meta, rows, estimate }
     }
 
     /// The same with a suggestion.

@@ -197,14 +197,15 @@ pub fn permit(query: &Query, scatter: &Scatter, estimate: &Estimate, rights: Rig
     };
     let tenant = &query.store.columns()[query.store.tenant()].name;
     let requests = estimate.sub_requests;
+    let priced = |failure: Failure| Failure { estimate: Some(Box::new(*estimate)), ..failure };
     if !query.allow_global {
         let message = format!("{what} ({requests} requests, estimated cost {})", estimate.cost);
         let hint = format!("name the `{tenant}`, or set \"allow\": \"global\" if that is meant");
-        return Err(Failure::new(Code::GlobalScanNotAllowed, message).hint(hint));
+        return Err(priced(Failure::new(Code::GlobalScanNotAllowed, message).hint(hint)));
     }
     if !rights.global {
         let message = format!("the caller may not run global queries; {what} ({requests} requests)");
-        return Err(Failure::new(Code::Forbidden, message).hint(format!("name the `{tenant}`")));
+        return Err(priced(Failure::new(Code::Forbidden, message).hint(format!("name the `{tenant}`"))));
     }
     Ok(())
 }
@@ -253,6 +254,7 @@ mod tests {
         let estimate = scatter.estimate(&query, WorkBudget::default());
         let failure = permit(&query, &scatter, &estimate, Rights::ALL).expect_err("not meant");
         assert_eq!(failure.code, Code::GlobalScanNotAllowed);
+        assert_eq!(failure.estimate.as_ref().map(|estimate| estimate.sub_requests), Some(240), "with the price");
         assert!(failure.message.contains("240 requests"), "{failure}");
         query.allow_global = true;
         assert!(permit(&query, &scatter, &estimate, Rights::ALL).is_ok());

@@ -196,6 +196,9 @@ impl From<Failure> for Problem {
             let meta = serde_json::to_value(&meta).expect("plain data serialises");
             problem.more.insert("meta".into(), meta);
         }
+        if let Some(estimate) = failure.estimate {
+            problem.more.insert("estimate".into(), json!(*estimate));
+        }
         if let Some(rows) = failure.rows {
             let text = |ids: Vec<u64>| ids.into_iter().map(|id| id.to_string()).collect::<Vec<_>>();
             problem.more.insert("written".into(), text(rows.written).into());

@@ -158,6 +158,7 @@ async fn case_27_global_scans_need_permission() {
     let cluster = Cluster::new(Plan { open: false, ..Plan::of(20, 12) }).await;
     let problem = cluster.query(json!({})).await.problem(403, "global_scan_not_allowed");
     assert!(problem["detail"].as_str().expect("text").contains("240 requests"), "{problem}");
+    assert_eq!(problem["estimate"]["sub_requests"], 240, "{problem}");
     cluster.post("/v1/file_metadata/count", json!({})).await.problem(403, "global_scan_not_allowed");
     cluster.post("/v1/file_metadata/export", json!({})).await.problem(403, "global_scan_not_allowed");
     cluster.query(json!({"file_id": 7})).await.problem(403, "global_scan_not_allowed");

@@ -61,13 +61,11 @@
 //! the registration of a real Seata server 2.0.0.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use metaroute_core::instance::{Address, Instance, InstanceId};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, interval_at, timeout};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio::time::Instant;
 
 use crate::backend::{Params, bad};
 use crate::carrier::RESERVED;
@@ -82,33 +80,25 @@ use crate::url::RegistryUrl;
 
 mod connection;
 mod layout;
+mod watching;
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::pedantic, reason = "generated")]
 mod proto {
     tonic::include_proto!("etcdserverpb");
 }
 
-use connection::{ANSWER_BYTES, CALL, Connection, Way, range_end, range_start, revision};
+use connection::{ANSWER_BYTES, Connection, Way, range_end, range_start, revision};
 use layout::{Entry, Layout};
 use proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use proto::kv_client::KvClient;
 use proto::lease_client::LeaseClient;
 use proto::request_op;
-use proto::watch_client::WatchClient;
-use proto::watch_request::RequestUnion;
 use proto::{
     Compare, DeleteRangeRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest,
-    LeaseTimeToLiveRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchProgressRequest,
-    WatchRequest, WatchResponse,
+    LeaseTimeToLiveRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 
 /// Keys per answer: of the largest values, that is far below what is accepted in one answer.
 const PAGE: i64 = 500;
-/// How often a silent watch is asked where it stands.
-const PROGRESS_EVERY: Duration = Duration::from_secs(8);
-/// How long it may take to say so.
-const PROGRESS_TIMEOUT: Duration = Duration::from_secs(6);
-/// Changes that come together are read together.
-const SETTLE: Duration = Duration::from_millis(10);
 /// How often an instance is changed or removed against somebody else who changes it at the same moment.
 const TRIES: usize = 5;
 
@@ -137,39 +127,6 @@ struct Held {
 struct Holding {
     address: Address,
     lease: i64,
-}
-
-/// A place in the history: a revision, how many watches had broken by then, and whether the service was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    revision: i64,
-    breaks: u64,
-    known: bool,
-}
-
-impl Place {
-    fn cursor(self) -> Cursor {
-        let known = if self.known { "" } else { "?" };
-        Cursor::new(format!("{}.{}{known}", self.revision, self.breaks))
-    }
-
-    fn of(cursor: &Cursor) -> Option<Self> {
-        let text = cursor.as_str();
-        let (text, known) = match text.strip_suffix('?') {
-            Some(text) => (text, false),
-            None => (text, true),
-        };
-        let (revision, breaks) = text.split_once('.')?;
-        Some(Self { revision: revision.parse().ok()?, breaks: breaks.parse().ok()?, known })
-    }
-}
-
-/// How a watch ended.
-enum Watched {
-    /// Something changed, or may have.
-    Changed,
-    /// The login was refused, which another one may mend.
-    Refused(DriverError),
 }
 
 impl Etcd {
@@ -256,105 +213,6 @@ impl Etcd {
                 _ => return Ok((found, request.revision)),
             }
         }
-    }
-
-    /// A service as it is now.
-    async fn look(&self, service: &str, known: bool) -> Result<Seen, DriverError> {
-        // Read before: what breaks meanwhile makes the cursor too old.
-        let breaks = self.breaks.load(Ordering::SeqCst);
-        let prefixes = self.layout.prefixes(service);
-        let (live, revision) = self.read(&prefixes[0], 0, false).await?;
-        let meta = match prefixes.get(1) {
-            Some(prefix) if !live.is_empty() => self.read(prefix, revision, false).await?.0,
-            _ => Vec::new(),
-        };
-        let snapshot = self.layout.read(service, &live, &meta);
-        let known = known || !snapshot.instances.is_empty() || snapshot.rejected > 0;
-        let state = if known { SeenState::Service(snapshot) } else { SeenState::UnknownService };
-        Ok(Seen { cursor: Place { revision, breaks, known }.cursor(), state })
-    }
-
-    /// Waits until something under a service's prefixes may have changed after a revision.
-    async fn changed(&self, service: &str, after: i64) -> Result<Watched, DriverError> {
-        let way = self.connection.way().await.map_err(|(_, error)| error)?;
-        let (sender, requests) = mpsc::channel(4);
-        for prefix in self.layout.prefixes(service) {
-            let create = WatchCreateRequest {
-                key: range_start(&prefix),
-                range_end: range_end(&prefix),
-                start_revision: after + 1,
-                progress_notify: true,
-                fragment: true,
-            };
-            // The channel is empty and has room for both.
-            let _ = sender.try_send(WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) });
-        }
-        let mut client = WatchClient::new(way.channel.clone()).max_decoding_message_size(ANSWER_BYTES);
-        let opened = timeout(CALL, client.watch(way.request(ReceiverStream::new(requests)))).await;
-        let mut answers = match opened {
-            Err(_) => return Err(self.lost(&way, self.connection.silent_on(&way))),
-            Ok(Err(status)) => {
-                let error = self.connection.error_on(&way, &status);
-                return if error.kind() == ErrorKind::Denied {
-                    Ok(Watched::Refused(error))
-                } else {
-                    Err(self.lost(&way, error))
-                };
-            }
-            Ok(Ok(answers)) => answers.into_inner(),
-        };
-        let mut ask = interval_at(Instant::now() + PROGRESS_EVERY, PROGRESS_EVERY);
-        let mut deadline = Instant::now() + CALL;
-        loop {
-            let answer: WatchResponse = tokio::select! {
-                answer = answers.message() => match answer {
-                    Ok(Some(answer)) => answer,
-                    Ok(None) => {
-                        let error = DriverError::new(ErrorKind::Unreachable, "etcd ended a watch");
-                        return Err(self.lost(&way, error));
-                    }
-                    Err(status) => return Err(self.lost(&way, self.connection.error_on(&way, &status))),
-                },
-                _ = ask.tick() => {
-                    let progress = RequestUnion::ProgressRequest(WatchProgressRequest {});
-                    // A full channel means that the last request was not even sent: the deadline decides.
-                    let _ = sender.try_send(WatchRequest { request_union: Some(progress) });
-                    continue;
-                }
-                () = tokio::time::sleep_until(deadline) => {
-                    return Err(self.lost(&way, self.connection.silent_on(&way)));
-                }
-            };
-            deadline = Instant::now() + PROGRESS_EVERY + PROGRESS_TIMEOUT;
-            if answer.canceled {
-                // History before `compact_revision` is gone: only a full read says what happened.
-                if answer.compact_revision > 0 {
-                    return Ok(Watched::Changed);
-                }
-                let why = answer.cancel_reason.trim_start_matches("etcdserver: ");
-                if ["permission denied", "auth token", "auth store", "user name is empty"]
-                    .iter()
-                    .any(|word| why.contains(word))
-                {
-                    let message = format!("etcd refuses a watch of `{service}`: {why}");
-                    return Ok(Watched::Refused(DriverError::new(ErrorKind::Denied, message)));
-                }
-                let error = DriverError::new(ErrorKind::Unreachable, format!("etcd cancelled a watch: {why}"));
-                return Err(self.lost(&way, error));
-            }
-            // A store whose history ends before our place is another store.
-            if !answer.events.is_empty() || (answer.created && revision(answer.header.as_ref()) < after) {
-                tokio::time::sleep(SETTLE).await;
-                return Ok(Watched::Changed);
-            }
-        }
-    }
-
-    /// A watch broke: go elsewhere next, and trust no cursor from before.
-    fn lost(&self, way: &Way, error: DriverError) -> DriverError {
-        self.breaks.fetch_add(1, Ordering::SeqCst);
-        self.connection.turn_from(way);
-        error
     }
 
     /// The lease to register under, granted when there is none.
@@ -653,22 +511,7 @@ impl Driver for Etcd {
     }
 
     fn watch<'a>(&'a self, service: &'a str, after: Option<&'a Cursor>) -> Answer<'a, Seen> {
-        Box::pin(async move {
-            self.layout.check(service).map_err(|why| DriverError::new(ErrorKind::Invalid, why))?;
-            let place = after.and_then(Place::of);
-            let known = place.is_some_and(|place| place.known);
-            let Some(place) = place.filter(|place| place.breaks == self.breaks.load(Ordering::SeqCst)) else {
-                return self.look(service, known).await;
-            };
-            for refused in [false, true] {
-                match self.changed(service, place.revision).await? {
-                    Watched::Changed => break,
-                    Watched::Refused(error) if refused || !self.connection.logs_in() => return Err(error),
-                    Watched::Refused(_) => self.connection.forget_login(),
-                }
-            }
-            self.look(service, known).await
-        })
+        Box::pin(self.follow(service, after))
     }
 
     fn close(&self) -> Answer<'_, ()> {
@@ -689,18 +532,6 @@ impl Driver for Etcd {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cursors_are_read_back_and_others_are_not() {
-        for place in
-            [Place { revision: 7, breaks: 0, known: true }, Place { revision: i64::MAX, breaks: 3, known: false }]
-        {
-            assert_eq!(Place::of(&place.cursor()), Some(place));
-        }
-        for text in ["", "7", "7.x", "x.1", "?"] {
-            assert_eq!(Place::of(&Cursor::new(text)), None, "{text}");
-        }
-    }
 
     #[test]
     fn a_lease_is_never_shorter_than_asked_for() {

@@ -74,13 +74,10 @@
 //! metadata of an address's first registration.
 
 use std::collections::{HashMap, HashSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::{StreamExt, TryStreamExt, stream};
 use metaroute_core::instance::{Instance, InstanceId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -92,6 +89,8 @@ mod login;
 mod names;
 mod over_http;
 mod records;
+mod sending;
+mod upkeep;
 mod wire;
 
 pub(crate) use config::open;
@@ -103,15 +102,12 @@ use config::{Config, Side};
 use connection::{Connection, End, Latest, Target, lock};
 use instances::Wired;
 use over_http::NacosHttp;
-use records::{Entries, Record};
+use records::Record;
+use upkeep::{follow_reset, reconcile, redo};
 use wire::{Message, code};
 
 /// How often a registration is compared with the connection it was sent over. Costs no request.
 const RENEW_EVERY: Duration = Duration::from_secs(2);
-/// How often every followed service is asked for again: pushes get lost (Seata #7986).
-const RECONCILE_EVERY: Duration = Duration::from_secs(30);
-/// A service that nobody has asked for since then is followed no more. Longer than the longest back-off.
-const FORGET_AFTER: Duration = Duration::from_secs(180);
 /// A failed attempt to connect answers everybody who asks within this time.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 /// Services per page of a list, and most pages.
@@ -119,8 +115,6 @@ const PAGE: usize = 1000;
 const PAGES_MAX: usize = 1000;
 /// How often one call follows a server's wish to go elsewhere.
 const MOVES_MAX: usize = 5;
-/// Deregistrations under way at once, for servers that want one for each instance.
-const DEREGISTER_AT_ONCE: usize = 32;
 /// The ability of a server to take persistent instances over gRPC.
 const PERSISTENT: &str = "supportPersistentInstanceByGrpc";
 
@@ -540,77 +534,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Brings a record at the server in line with what is wanted. The work goes on if the caller does not: what was
-    /// sent and what was noted must not part.
-    async fn flush(
-        self: &Arc<Self>,
-        record: &Arc<Record>,
-        connection: &Arc<Connection>,
-        change: Option<(InstanceId, u64)>,
-    ) -> Result<(), DriverError> {
-        let work = send_record(Arc::clone(self), Arc::clone(record), Arc::clone(connection), change);
-        let work = tokio::spawn(work);
-        connection.own(work.abort_handle());
-        match work.await {
-            Ok(outcome) => outcome,
-            // It was ended with the connection.
-            Err(_) => Err(match connection.reason() {
-                Some(End::Lost(error)) => error,
-                _ => DriverError::new(ErrorKind::Unreachable, format!("{} was left", connection.server)),
-            }),
-        }
-    }
-
-    /// Sends a record as a whole. What was there before is named for servers that keep every instance apart.
-    async fn send(
-        &self,
-        connection: &Connection,
-        service: &str,
-        before: &Entries,
-        wanted: &Entries,
-    ) -> Result<(), DriverError> {
-        if wanted.is_empty() || !connection.negotiated {
-            // A server with one record per service needs one deregistration for all of it, and only at the end. One that
-            // does not negotiate may be of either sort: there each instance that goes or is to start afresh is
-            // deregistered by itself, and the rest registered after that.
-            let goes = before.iter().filter(|(id, entry)| match wanted.get(*id) {
-                None => true,
-                Some(now) => !now.wired.same_place(&entry.wired) || resets(&entry.wired, &now.wired),
-            });
-            let at_most = if connection.negotiated { 1 } else { usize::MAX };
-            let bodies: Vec<_> =
-                goes.take(at_most).map(|(_, entry)| self.one(service, "deregisterInstance", &entry.wired)).collect();
-            stream::iter(bodies)
-                .map(|body| self.call(connection, "InstanceRequest", body))
-                .buffer_unordered(DEREGISTER_AT_ONCE)
-                .try_for_each(async |_| Ok(()))
-                .await?;
-        }
-        match wanted.len() {
-            0 => {}
-            1 => {
-                for entry in wanted.values() {
-                    self.call(connection, "InstanceRequest", self.one(service, "registerInstance", &entry.wired))
-                        .await?;
-                }
-            }
-            _ => {
-                let mut body = self.naming(service);
-                body.insert("type".into(), "batchRegisterInstance".into());
-                body.insert("instances".into(), wanted.values().map(|entry| entry.wired.json(true)).collect());
-                self.call(connection, "BatchInstanceRequest", body).await?;
-            }
-        }
-        Ok(())
-    }
-
-    fn one(&self, service: &str, kind: &str, wired: &Wired) -> Map<String, Value> {
-        let mut body = self.naming(service);
-        body.insert("type".into(), kind.into());
-        body.insert("instance".into(), wired.json(self.config.ephemeral));
-        body
-    }
-
     /// Registers or deregisters a persistent instance.
     async fn persistent(
         &self,
@@ -646,156 +569,8 @@ fn takes_persistent(connection: &Connection) -> bool {
     connection.negotiated && connection.has_ability(PERSISTENT)
 }
 
-/// What r-nacos keeps of the registration before unless the instance was gone in between.
-fn resets(before: &Wired, now: &Wired) -> bool {
-    (before.weight != 1.0 && now.weight == 1.0) || (!before.enabled && now.enabled)
-}
-
-/// Whether two states of a record are one.
-fn same(one: &Entries, other: &Entries) -> bool {
-    one.len() == other.len()
-        && one.iter().zip(other).all(|((id, entry), (id2, entry2))| id == id2 && entry.generation == entry2.generation)
-}
-
 fn cursor(latest: &Latest) -> Cursor {
     Cursor::new(latest.version.to_string())
-}
-
-/// See [`Shared::flush`].
-async fn send_record(
-    shared: Arc<Shared>,
-    record: Arc<Record>,
-    connection: Arc<Connection>,
-    change: Option<(InstanceId, u64)>,
-) -> Result<(), DriverError> {
-    let _turn = record.turn.lock().await;
-    // While we waited there may have come another connection.
-    let connection = match shared.live() {
-        Some(live) if live.epoch > connection.epoch => live,
-        _ if record.epoch() > connection.epoch => {
-            return Err(DriverError::new(ErrorKind::Unreachable, format!("{} was left", connection.server)));
-        }
-        _ => connection,
-    };
-    let epoch = connection.epoch;
-    if let Some((id, generation)) = &change
-        && record.has(epoch, id, *generation)
-    {
-        return Ok(());
-    }
-    let wanted = record.wanted();
-    let (before, exact) = record.sent_over(epoch);
-    if exact && same(&before, &wanted) {
-        return Ok(());
-    }
-    record.sending(epoch, &wanted);
-    let error = match shared.send(&connection, &record.service, &before, &wanted).await {
-        Ok(()) => {
-            record.holds(epoch, wanted);
-            return Ok(());
-        }
-        Err(error) => error,
-    };
-    let Some((id, generation)) = change else { return Err(error) };
-    if error.kind() == ErrorKind::Unreachable {
-        return Err(error);
-    }
-    // Refused, perhaps for somebody else's change that goes with ours: what was there before plus ours decides.
-    let mut ours = if exact { before.clone() } else { Entries::new() };
-    if let Some(entry) = wanted.get(&id) {
-        ours.insert(id.clone(), entry.clone());
-    }
-    let error = if exact && !same(&ours, &wanted) {
-        match shared.send(&connection, &record.service, &before, &ours).await {
-            Ok(()) => {
-                record.holds(epoch, ours);
-                return Ok(());
-            }
-            Err(error) => error,
-        }
-    } else {
-        error
-    };
-    if exact && error.kind() != ErrorKind::Unreachable {
-        // A refusal changes nothing at the server.
-        record.holds(epoch, before);
-    }
-    if error.kind() != ErrorKind::Unreachable {
-        record.take_back(&id, generation);
-    }
-    Err(error)
-}
-
-/// Registers everything wanted over a new connection.
-async fn redo(shared: Weak<Shared>, connection: Arc<Connection>) {
-    let Some(shared) = shared.upgrade() else { return };
-    if !shared.config.ephemeral {
-        return;
-    }
-    let records: Vec<_> = lock(&shared.records).values().cloned().collect();
-    for record in records {
-        if record.wanted().is_empty() {
-            continue;
-        }
-        let sent = send_record(Arc::clone(&shared), Arc::clone(&record), Arc::clone(&connection), None).await;
-        if let Err(error) = sent {
-            // Whoever keeps the registration finds it missing and asks for it by itself.
-            tracing::warn!(service = record.service, %error, "not registered again");
-            if !connection.is_alive() {
-                return;
-            }
-        }
-    }
-}
-
-/// Asks for every followed service now and then, and forgets those that nobody wants any more.
-async fn reconcile(shared: Weak<Shared>, connection: Weak<Connection>) {
-    loop {
-        // Not all clients at once.
-        tokio::time::sleep(RECONCILE_EVERY.mul_f64(rand::random_range(0.8..1.2))).await;
-        let (Some(shared), Some(connection)) = (shared.upgrade(), connection.upgrade()) else { return };
-        let (kept, forgotten) = connection.followed(FORGET_AFTER);
-        for service in kept {
-            if let Err(error) = shared.subscribe(&connection, &service).await {
-                tracing::debug!(service, %error, "not reconciled");
-                break;
-            }
-        }
-        for service in forgotten {
-            let mut body = shared.naming(&service);
-            body.insert("subscribe".into(), false.into());
-            body.insert("clusters".into(), "".into());
-            if shared.call(&connection, "SubscribeServiceRequest", body).await.is_err() {
-                break;
-            }
-        }
-    }
-}
-
-/// Goes to another server when this one wants it: first the new connection with everything on it, then the end of the old.
-fn follow_reset(shared: Weak<Shared>, connection: Arc<Connection>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    // Boxed: connecting starts this, and this connects.
-    Box::pin(async move {
-        connection.sent_away().await;
-        let Some(shared) = shared.upgrade() else { return };
-        let suggestion = connection.suggestion();
-        tracing::info!(server = connection.server, ?suggestion, "the server sends us to another one");
-        let failed = shared.connecting.lock().await;
-        let count = shared.config.grpc.len();
-        // The suggestion counts where the address names that server; else the next one does.
-        let suggested = suggestion.and_then(|(host, port)| shared.config.position(&host, port));
-        let next = suggested.unwrap_or_else(|| (shared.first.load(Ordering::Relaxed) + 1) % count.max(1));
-        shared.first.store(next, Ordering::Relaxed);
-        match shared.connect().await {
-            Ok(new) => {
-                drop(failed);
-                redo(Arc::downgrade(&shared), Arc::clone(&new)).await;
-                connection.end_with(End::Moved);
-            }
-            // The old one stays for as long as its server lets it.
-            Err(error) => tracing::warn!(%error, "no other server"),
-        }
-    })
 }
 
 /// What a fuzz target feeds with bytes: an envelope from a server, its list read.

@@ -322,7 +322,7 @@ fn grpc_naming_entries_are_shared() {
 fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
     let server = require!(Etcd::start(&[]));
     block_on(async {
-        ownership::the_newest_wins(&at(server.address(), "?ttl=2s"), &at(server.address(), "?ttl=2s")).await;
+        ownership::the_newest_wins(&at(server.address(), "?ttl=4s"), &at(server.address(), "?ttl=4s")).await;
     });
 }
 
@@ -335,7 +335,7 @@ fn an_instance_that_moves_to_another_address_is_there_once() {
 #[test]
 fn an_owner_that_was_away_does_not_take_its_address_back() {
     let server = require!(Etcd::start(&[]));
-    let url = |server| format!("etcd://{server}?ttl=2s");
+    let url = |server| format!("etcd://{server}?ttl=4s");
     block_on(ownership::who_was_away_does_not_take_it_back(server.address(), url));
 }
 

@@ -10,7 +10,7 @@ use test_support::nacos::{Nacos, NacosClient};
 use test_support::seata_client::SeataClient;
 use test_support::{Proxy, backoff_poll, require, wait_until};
 
-use crate::client::{SOON, addresses, block_on, connect, instance, register, registered, see, see_that};
+use crate::client::{SOON, addresses, block_on, connect, instance, only, register, registered, see, see_that};
 use crate::conformance::{self, Subject, Traits};
 use fake::{Fake, Manners};
 

@@ -330,7 +330,7 @@ fn curator_and_we_see_each_other() {
 fn the_newest_owner_of_an_address_wins_and_the_older_one_does_not_take_it_away() {
     let server = require!(ZooKeeper::start(&[]));
     block_on(async {
-        ownership::the_newest_wins(&at(&server, "?ttl=2s"), &at(&server, "?ttl=2s")).await;
+        ownership::the_newest_wins(&at(&server, "?ttl=4s"), &at(&server, "?ttl=4s")).await;
     });
 }
 
@@ -343,7 +343,7 @@ fn an_instance_that_moves_to_another_address_is_there_once() {
 #[test]
 fn an_owner_that_was_away_does_not_take_its_address_back() {
     let server = require!(ZooKeeper::start(&[]));
-    let url = |server| format!("zookeeper://{server}?ttl=2s");
+    let url = |server| format!("zookeeper://{server}?ttl=4s");
     block_on(ownership::who_was_away_does_not_take_it_back(server.address(), url));
 }
 

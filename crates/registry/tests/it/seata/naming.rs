@@ -26,8 +26,8 @@ fn conformance() {
         server: address,
         url: Box::new(|server| format!("namingserver://{server}?heartbeat=500ms&poll=3s")),
         restart: Box::new(move || server.lock().expect("free").start_again()),
-        gone_within: Duration::from_secs(10),
-        seen_within: Duration::from_secs(10),
+        gone_within: Duration::from_secs(20),
+        seen_within: Duration::from_secs(20),
         traits: Traits { unknown_service: true, ..Traits::default() },
     });
 }
@@ -147,7 +147,8 @@ async fn every_call_carries_a_token_that_is_replaced_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_that_knows_nothing_does_not_empty_the_list() {
-    let mut server = NamingServer::start(Options::default());
+    // Nothing expires here, however late a heartbeat is.
+    let mut server = NamingServer::start(Options { threshold: Duration::from_secs(60), ..Options::default() });
     let (writer, reader) =
         (connect(&url(&[&server], "?heartbeat=2s")), connect(&url(&[&server], "?heartbeat=2s&poll=2s")));
     let mut seen = reader.subscribe("orders");

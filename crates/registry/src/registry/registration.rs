@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use metaroute_core::instance::{Instance, InstanceId};
-use metaroute_core::resilience::backoff::{Backoff, Policy};
+use metaroute_core::resilience::backoff::{Backoff, Failure, Policy};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -31,7 +31,8 @@ pub enum RegistrationState {
     #[default]
     Registered,
     /// No, and trying the same again soon cannot help; [`Registration::update`] may. What was not allowed is tried again
-    /// at the back-off's longest wait, because permissions change; what was invalid is not.
+    /// at the back-off's longest wait, because permissions change. So is what was called invalid, where the registry had
+    /// this id before; else it is not. (Something that it had taken exactly so before is no refusal but `Pending`.)
     Refused(DriverError),
     /// It was taken away, the attempt was given up at shutdown, or another handle took the id over.
     Ended,
@@ -270,6 +271,7 @@ pub(super) fn start(
         stop,
         told,
         maybe_there: false,
+        taken: None,
     };
     let registration = Registration { handle: 0, service: service.into(), id, wanted, told: told_rx, registry: owner };
     (registration, kept, keeper)
@@ -288,6 +290,9 @@ pub(super) struct Keeper {
     told: watch::Sender<Told>,
     /// Whether the registry may have it: an attempt whose answer was lost counts.
     maybe_there: bool,
+    /// What the registry took last, until it has let go of it. Who calls *that* invalid later is not the registry as it
+    /// was: a proxy or a server that is just starting answers in its place, and will not for ever.
+    taken: Option<Arc<Instance>>,
 }
 
 /// How long to wait before an attempt is repeated, and what ends the wait before.
@@ -323,18 +328,23 @@ impl Keeper {
     }
 
     /// One attempt to register, and what follows from it until there is reason for another one.
-    async fn hold(&mut self, handle: u64, instance: &Instance) {
+    async fn hold(&mut self, handle: u64, instance: &Arc<Instance>) {
         self.maybe_there = true;
         match answer(self.driver.apply(&self.service, instance)).await {
             Ok(lease) => {
                 self.backoff.reset();
+                self.taken = Some(Arc::clone(instance));
                 self.tell(handle, RegistrationState::Registered);
                 self.keep(handle, instance, lease).await;
             }
             Err(error) => {
-                let pause = match (self.after_failure(&error), error.kind()) {
+                let same = self.taken.as_ref().is_some_and(|taken| Arc::ptr_eq(taken, instance));
+                let pause = match (self.after_failure(&error, same), error.kind()) {
                     (Some(wait), _) => Pause::Unreached(wait),
                     (None, ErrorKind::Denied) => Pause::Refused(Some(self.policy.wait_max())),
+                    (None, ErrorKind::Invalid) if self.taken.is_some() => {
+                        Pause::Refused(Some(self.policy.wait_max()))
+                    }
                     (None, _) => Pause::Refused(None),
                 };
                 self.tell(
@@ -398,9 +408,14 @@ impl Keeper {
         }
     }
 
-    /// How long to wait before the next attempt; `None` when another one cannot help.
-    fn after_failure(&mut self, error: &DriverError) -> Option<Duration> {
-        self.backoff.on_failure(error.failure(), self.started.elapsed(), &mut rand::rng()).ok()
+    /// How long to wait before the next attempt; `None` when another one cannot help. `proven` says that what was asked
+    /// for was fine before.
+    fn after_failure(&mut self, error: &DriverError, proven: bool) -> Option<Duration> {
+        let failure = match error.kind() {
+            ErrorKind::Invalid if proven => Failure::Transient,
+            _ => error.failure(),
+        };
+        self.backoff.on_failure(failure, self.started.elapsed(), &mut rand::rng()).ok()
     }
 
     /// One attempt to withdraw. Returns whether the registry has let go; after a failure it waits, unless something is
@@ -412,9 +427,10 @@ impl Keeper {
         let Err(error) = answer(self.driver.withdraw(&self.service, &self.id)).await else {
             self.backoff.reset();
             self.maybe_there = false;
+            self.taken = None;
             return true;
         };
-        let Some(wait) = self.after_failure(&error) else {
+        let Some(wait) = self.after_failure(&error, self.taken.is_some()) else {
             tracing::warn!(%error, "the registry refused a deregistration");
             self.maybe_there = false;
             return true;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use metaroute_core::resilience::backoff::{Backoff, Policy};
+use metaroute_core::resilience::backoff::{Backoff, Failure, Policy};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -178,7 +178,13 @@ impl Follow {
                     (!news && asked.elapsed() < IDLE_PAUSE).then_some(IDLE_PAUSE)
                 }
                 Err(error) => {
-                    let wait = backoff.on_failure(error.failure(), started.elapsed(), &mut rand::rng());
+                    // An answer that makes no sense is rarely the registry's: a proxy before it, or a server that is
+                    // just starting.
+                    let failure = match error.kind() {
+                        ErrorKind::Invalid => Failure::Transient,
+                        _ => error.failure(),
+                    };
+                    let wait = backoff.on_failure(failure, started.elapsed(), &mut rand::rng());
                     // A watch is never given up: what is permanent today may be allowed or mended tomorrow.
                     let wait = wait.unwrap_or_else(|_| self.policy.wait_max());
                     let state = if error.kind() == ErrorKind::Unreachable { State::Unreachable } else { State::Stale };

@@ -203,6 +203,41 @@ async fn a_refused_registration_waits_for_another_wish() {
     assert!(matches!(registration.state(), RegistrationState::Registered));
 }
 
+/// A proxy says "not found" while the registry behind it starts again: that is no word about a registration that was
+/// fine before.
+#[tokio::test(start_paused = true)]
+async fn what_was_taken_once_is_not_given_up_for_an_invalid_answer() {
+    let driver = Arc::new(Scripted::default());
+    let nonsense = || DriverError::new(ErrorKind::Invalid, "answered 404 Not Found");
+    let lease = Lease { renew_every: Some(Duration::from_secs(5)), ..Lease::default() };
+    driver.apply.lock().unwrap().push_back(Ok(lease));
+    let registry = Registry::new(Arc::clone(&driver));
+    let mut registration = registry.register("s", instance("a")).unwrap();
+    registration.registered().await.unwrap();
+    driver.apply.lock().unwrap().extend([Err(nonsense()), Err(nonsense())]);
+    driver.renew.lock().unwrap().push_back(Err(nonsense()));
+    loop {
+        if let RegistrationState::Pending(Some(error)) = registration.changed().await {
+            assert_eq!(error.to_string(), "answered 404 Not Found");
+            break;
+        }
+    }
+    tokio::time::timeout(Duration::from_secs(20), registration.registered()).await.expect("soon").unwrap();
+    // Another wish may really be wrong. It is refused, and looked at again now and then.
+    driver.apply.lock().unwrap().push_back(Err(nonsense()));
+    registration.update(instance("a").with_weight(2.0)).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(registration.state(), RegistrationState::Refused(_)), "{:?}", registration.state());
+    tokio::time::sleep(Policy::default().wait_max()).await;
+    assert!(matches!(registration.state(), RegistrationState::Registered), "{:?}", registration.state());
+    // Nor is the way out given up.
+    driver.withdraw.lock().unwrap().extend([Err(nonsense()), Ok(())]);
+    driver.log();
+    registration.deregister().await;
+    assert_eq!(driver.log(), ["withdraw", "withdraw"]);
+    assert!(registry.shutdown(Duration::from_secs(1)).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_not_allowed_is_tried_again_now_and_then() {
     let driver = Arc::new(Scripted::default());
@@ -343,6 +378,22 @@ async fn limits_are_checked_before_anything_is_sent() {
     assert_eq!(error.to_string(), "metadata value of `env` has 10 bytes, at most 8 are accepted");
     assert_eq!(registry.register("s", instance("a").with_weight(-1.0)).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(driver.log(), Vec::<String>::new());
+}
+
+/// What makes no sense is asked again soon, what is forbidden at the longest wait.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_makes_no_sense_is_not_waited_out_like_a_refusal() {
+    for (kind, soon) in [(ErrorKind::Invalid, true), (ErrorKind::Denied, false)] {
+        let driver = Arc::new(Scripted::default());
+        let good = Seen { cursor: Cursor::new("1"), state: SeenState::Service(Snapshot::default()) };
+        driver.watch.lock().unwrap().extend([Err(DriverError::new(kind, "<html>")), Ok(good)]);
+        let registry = Registry::new(Arc::clone(&driver));
+        let mut s = registry.subscribe("s");
+        let stale = s.wait_for(|view| view.state == State::Stale).await.unwrap();
+        assert_eq!(stale.error.unwrap().to_string(), "<html>");
+        let fresh = tokio::time::timeout(Duration::from_secs(3), s.wait_for(|view| view.state == State::Fresh)).await;
+        assert_eq!(fresh.is_ok(), soon, "{kind:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

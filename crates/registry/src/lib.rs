@@ -23,9 +23,6 @@ mod eureka;
 pub mod file;
 mod fixed;
 pub mod fleet;
-#[cfg(feature = "http")]
-#[allow(dead_code, reason = "not every back end needs all of it")]
-mod http;
 #[cfg(any(
     feature = "etcd",
     feature = "nacos",
@@ -36,6 +33,9 @@ mod http;
 ))]
 #[allow(dead_code, reason = "no driver needs all of it")]
 mod holdings;
+#[cfg(feature = "http")]
+#[allow(dead_code, reason = "not every back end needs all of it")]
+mod http;
 #[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
 mod joint;
 #[cfg(feature = "kubernetes-any")]

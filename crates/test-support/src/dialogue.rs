@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::Scratch;
 
-/// An answer may take this long; a JVM that connects somewhere on two busy cores needs most of a minute.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+/// An answer may take this long; a JVM that connects somewhere on two busy cores needs two minutes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A running program.
 #[derive(Debug)]

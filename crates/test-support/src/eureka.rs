@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{Missing, Port, Ready, Scratch, Server, java};
 
 /// A JVM on two busy cores takes its time.
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(360);
 
 /// Loopback, no peers, and everything at once that otherwise takes minutes.
 const USUAL: &[&str] = &[

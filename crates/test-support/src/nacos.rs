@@ -158,9 +158,9 @@ impl NacosClient {
     /// refusal, until it has looked; the command is repeated as long as it says so.
     ///
     /// # Panics
-    /// It ended, or is not connected for half a minute.
+    /// It ended, or is not connected for two minutes.
     pub fn ask(&mut self, command: &str) -> String {
-        let answer = backoff_poll(Duration::from_secs(30), || {
+        let answer = backoff_poll(Duration::from_secs(120), || {
             Some(self.dialogue.ask(command)).filter(|answer| !answer.starts_with(r#"{"error":-401,"#))
         });
         answer.unwrap_or_else(|| panic!("{command}: the client is not connected"))

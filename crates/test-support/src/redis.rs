@@ -197,7 +197,7 @@ impl Cluster {
                     && ["master", "connected"].iter().any(|word| node.role().contains(word))
             })
         };
-        assert!(wait_until(Duration::from_secs(60), complete), "the cluster is not complete");
+        assert!(wait_until(Duration::from_secs(180), complete), "the cluster is not complete");
         Ok(out)
     }
 

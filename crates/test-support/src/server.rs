@@ -18,8 +18,8 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::wait::{backoff_poll, wait_until};
 
-/// A server may take this long to be ready; a JVM on two busy cores needs most of a minute.
-const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// A server may take this long to be ready; a JVM on two cores, with a compiler and five others beside it, needs two minutes.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// How long a server may take to end after SIGTERM before SIGKILL follows.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of the log an error carries.

@@ -14,7 +14,7 @@ use crate::{Missing, Namespace, Ready, Scratch, Server, java};
 const HTTP: u16 = 9603;
 const BOLT: u16 = 9600;
 /// A JVM with three servers and a database on two busy cores.
-const START_TIMEOUT: Duration = Duration::from_secs(240);
+const START_TIMEOUT: Duration = Duration::from_secs(480);
 
 /// A running server.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ fn conformance() {
             eureka.server().start_again().expect("it starts again");
         }),
         // The server adds the duration twice.
-        gone_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
         seen_within: SOON,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });
@@ -91,6 +91,7 @@ async fn what_the_server_keeps() {
         switching_off_is_an_override_and_back_again(&server).await;
         an_operators_override_stays(&server).await;
         a_registration_taken_away_comes_back(&server).await;
+        who_was_taken_over_leaves_the_record_there(&server).await;
         others_instances_can_be_amended_and_removed(&server).await;
         a_change_of_metadata_that_the_hash_cannot_see_is_seen(&server).await;
         seata_layout(&server).await;
@@ -125,6 +126,23 @@ async fn an_instance_is_registered_as_everybody_does(server: &Server) {
     let (status, _) = server.call(reqwest::Method::GET, "/apps/BASIC/10.0.0.1:basic:8080", Value::Null).await;
     assert_eq!(status, 404);
     registry.shutdown(SOON).await;
+}
+
+/// A process that is being replaced at its address may end after the new one began.
+async fn who_was_taken_over_leaves_the_record_there(server: &Server) {
+    let (old, new) = (server.registry(""), server.registry(""));
+    let life = |number: &str| instance("10.0.0.1:80").with_meta("life", number);
+    let mut first = old.register("taken", life("1")).expect("valid");
+    first.registered().await.expect("taken");
+    let mut second = new.register("taken", life("2")).expect("valid");
+    second.registered().await.expect("taken");
+    first.deregister().await;
+    assert_eq!(server.record("TAKEN", "10.0.0.1:taken:80").await["metadata"]["life"], "2");
+    second.deregister().await;
+    let (status, _) = server.call(reqwest::Method::GET, "/apps/TAKEN/10.0.0.1:taken:80", Value::Null).await;
+    assert_eq!(status, 404);
+    old.shutdown(SOON).await;
+    new.shutdown(SOON).await;
 }
 
 /// The server answers 204 to an older registration and keeps what it has.

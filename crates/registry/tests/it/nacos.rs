@@ -40,8 +40,8 @@ fn r_nacos_conforms() {
         server: SocketAddr::from(([127, 0, 0, 1], server.grpc_port())),
         url: Box::new(move |grpc| format!("nacos://127.0.0.1:{http}?grpc-port={}", grpc.port())),
         restart: Box::new(move || server.server().start_again().expect("it starts again")),
-        gone_within: Duration::from_secs(20),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
+        seen_within: SOON,
         // It leaves out instances that are switched off.
         traits: Traits { switched_off: false, unknown_service: true, ..Traits::default() },
     });
@@ -56,8 +56,8 @@ fn a_strict_server_conforms() {
         server: server.grpc(),
         url: Box::new(move |grpc| format!("nacos://127.0.0.1:{http}?grpc-port={}", grpc.port())),
         restart: Box::new(move || server.start_again()),
-        gone_within: Duration::from_secs(20),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
+        seen_within: SOON,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });
 }
@@ -72,7 +72,7 @@ fn r_nacos_conforms_over_http() {
         restart: Box::new(move || server.server().start_again().expect("it starts again")),
         // It looks at its own times and not at those of the metadata.
         gone_within: Duration::from_secs(60),
-        seen_within: Duration::from_secs(20),
+        seen_within: SOON,
         traits: Traits { switched_off: false, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });
 }
@@ -85,8 +85,8 @@ fn a_strict_server_conforms_over_http() {
         server: server.http(),
         url: Box::new(|http| format!("nacos://{http}?api=http&ttl=3s&poll=200ms")),
         restart: Box::new(move || server.start_again()),
-        gone_within: Duration::from_secs(20),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
+        seen_within: SOON,
         // Version 3 leaves out instances that are switched off, and services are listed by version 1.
         traits: Traits { switched_off: false, usual_ttl: Some(Duration::from_secs(15)), ..Traits::default() },
     });

@@ -34,8 +34,8 @@ fn suite(name: &'static str, server: Redis, rest: &'static str, traits: Traits) 
             server.server().stop();
             server.server().start_again().expect("Redis starts again");
         }),
-        gone_within: Duration::from_secs(15),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(30),
+        seen_within: SOON,
         traits,
     });
 }

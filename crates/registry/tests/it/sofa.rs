@@ -47,7 +47,7 @@ fn on_a_real_server() {
             server.server().stop();
             server.server().start_again().expect("it comes back");
         }),
-        gone_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
         seen_within: SOON,
         traits: Traits { unknown_service: true, list: false, ..Traits::default() },
     });

@@ -53,8 +53,8 @@ fn suite(name: &'static str, rest: &'static str, server: ZooKeeper, traits: Trai
             server.server().stop();
             server.server().start_again().expect("ZooKeeper starts again");
         }),
-        gone_within: Duration::from_secs(15),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(30),
+        seen_within: SOON,
         traits,
     });
 }
@@ -417,8 +417,8 @@ fn conformance_over_tls() {
             server.server().stop();
             server.server().start_again().expect("ZooKeeper starts again");
         }),
-        gone_within: Duration::from_secs(15),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(30),
+        seen_within: SOON,
         // What scale does is the same with and without TLS.
         traits: Traits { unknown_service: true, scale: 100, ..Traits::default() },
     });

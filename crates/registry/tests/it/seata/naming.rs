@@ -26,8 +26,8 @@ fn conformance() {
         server: address,
         url: Box::new(|server| format!("namingserver://{server}?heartbeat=500ms&poll=3s")),
         restart: Box::new(move || server.lock().expect("free").start_again()),
-        gone_within: Duration::from_secs(20),
-        seen_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
+        seen_within: SOON,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });
 }

@@ -159,11 +159,12 @@ impl Router {
 
 /// Draws stamps on a thread that may wait for a disk.
 async fn draw(stamps: super::Stamps, count: u64) -> Result<u64, Failure> {
-    let drawn = match tokio::task::spawn_blocking(move || stamps(count)).await {
-        Ok(drawn) => drawn,
-        Err(error) => Err(error.to_string()),
-    };
-    drawn.map_err(|error| Failure::new(Code::Internal, format!("the clock's bound could not be stored: {error}")))
+    let failed = |code, why: String| Failure::new(code, format!("the clock's bound could not be stored: {why}"));
+    match tokio::task::spawn_blocking(move || stamps(count)).await {
+        // The disk's fault, a full one mostly, and over once that is repaired.
+        Ok(drawn) => drawn.map_err(|error| failed(Code::NotReady, error).hint("repeating the request is safe")),
+        Err(error) => Err(failed(Code::Internal, error.to_string())),
+    }
 }
 
 /// The epoch at which a shard came to own an id. A request must not claim to rely on newer entries than that.
@@ -188,7 +189,7 @@ fn partial_failure(mut written: Vec<u64>, failed: HashMap<u64, Refused>) -> Fail
     // One code for all: the gravest.
     let rank = |code: Code| match code {
         Code::Internal | Code::CorruptData => 6,
-        Code::BadRequest | Code::UnknownStore | Code::ReadOnly => 5,
+        Code::BadRequest | Code::UnknownStore => 5,
         Code::CoverageGap => 4,
         Code::Incomplete => 3,
         Code::DeadlineExceeded => 2,
@@ -419,7 +420,8 @@ impl Inner {
                 ShardErrorKind::DeadlineExceeded => Code::DeadlineExceeded,
                 ShardErrorKind::BadRequest => Code::BadRequest,
                 ShardErrorKind::UnknownStore => Code::UnknownStore,
-                ShardErrorKind::ReadOnly => Code::ReadOnly,
+                // Not this way of writing is refused, its store cannot write just now: its disk is full.
+                ShardErrorKind::ReadOnly => Code::NotReady,
                 ShardErrorKind::CorruptData => Code::CorruptData,
                 ShardErrorKind::Internal => Code::Internal,
                 ShardErrorKind::Unavailable | ShardErrorKind::Cancelled => Code::Incomplete,

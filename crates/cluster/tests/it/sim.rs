@@ -66,6 +66,8 @@ pub(crate) struct Stored {
 /// What a copy does when asked.
 #[derive(Clone, Default)]
 pub(crate) enum Behaviour {
+    /// It answers, and cannot store anything.
+    DiskFull,
     #[default]
     Answers,
     /// Refuses connections.
@@ -291,7 +293,7 @@ impl FakeShard {
         let behaviour = self.behaviour.lock().expect("no panic").clone();
         let mut break_after = None;
         match behaviour {
-            Behaviour::Answers => {}
+            Behaviour::Answers | Behaviour::DiskFull => {}
             Behaviour::Down => return Err(ShardError::new(ShardErrorKind::Unavailable, "connection refused")),
             Behaviour::Slow(delay) => tokio::time::sleep(delay).await,
             Behaviour::NotReady(state, loaded_permille) => {
@@ -416,6 +418,7 @@ impl Shard for Handle {
             let _busy = Busy::new(&shard.busy);
             match shard.behaviour.lock().expect("no panic").clone() {
                 Behaviour::Down => return Err(ShardError::new(ShardErrorKind::Unavailable, "connection refused")),
+                Behaviour::DiskFull => return Err(ShardError::new(ShardErrorKind::ReadOnly, "no space left on device")),
                 Behaviour::NotReady(state, _) => return Ok(WriteAnswer::NotReady(state)),
                 _ => {}
             }

@@ -70,6 +70,28 @@ async fn a_dead_shard_fails_its_ids_only_and_repeating_helps() {
     assert_eq!(sim.ask(of_user(9)).await.expect("answered").rows.len(), 6);
 }
 
+/// A full disk is no refusal for good: the request may be repeated, and says which rows are stored.
+#[tokio::test]
+async fn a_full_disk_is_not_ready_for_writes_and_still_answers() {
+    let sim = Sim::new(1, 3);
+    sim.set("g0", "s1", Behaviour::DiskFull);
+    let rows: Vec<Vec<Value>> = (0..6).map(|id| file(id, 9, None, id)).collect();
+    let failure = sim.router.write(&sim.schema, rows.clone(), &call()).await.expect_err("one is full");
+    assert_eq!(failure.code, Code::NotReady);
+    let stored = failure.rows.expect("which");
+    assert_eq!((stored.written, stored.failed), (vec![0, 2, 3, 5], vec![1, 4]));
+    assert_eq!(sim.ask(of_user(9)).await.expect("answered").rows.len(), 4);
+
+    let clock = RouterOptions {
+        stamps: Some(std::sync::Arc::new(|_| Err("no space left on device".to_owned()))),
+        ..RouterOptions::default()
+    };
+    let sim = Sim::of(Shape { options: clock, ..Shape::of(1, 1) });
+    let failure = sim.router.write(&sim.schema, rows, &call()).await.expect_err("no stamp");
+    assert_eq!(failure.code, Code::NotReady);
+    assert_eq!(sim.router.delete(&sim.schema, 9, 1, &call()).await.expect_err("no stamp").code, Code::NotReady);
+}
+
 /// Storing a row while its old copy cannot be looked for would leave that copy behind.
 #[tokio::test]
 async fn nothing_is_stored_while_old_copies_cannot_be_looked_up() {

@@ -81,6 +81,9 @@ impl Import {
                 }
                 continue;
             }
+            if is_meta(row) {
+                continue;
+            }
             // One row alone may be longer than a batch; then the server decides.
             if batch.rows == ROWS || (batch.rows > 0 && batch.text.len() + row.len() > BYTES) {
                 written += runtime.block_on(send(&client, &path, &name, &batch)).map_err(|f| counted(f, written))?;
@@ -140,6 +143,14 @@ async fn send(client: &Client, path: &str, name: &str, batch: &Batch) -> Result<
     }
 }
 
+/// Whether a line is the last one of an export over HTTP, which says what the rows before it cover. No row looks like that:
+/// one has at least an id and a tenant.
+fn is_meta(line: &str) -> bool {
+    let object: Option<serde_json::Map<String, Value>> =
+        if line.starts_with("{\"meta\"") { serde_json::from_str(line).ok() } else { None };
+    object.is_some_and(|object| object.len() == 1)
+}
+
 /// A message without the row and the line it counts within its request: the file has other numbers.
 fn without_place(message: &str) -> &str {
     let rest = message.strip_prefix("row ").and_then(|rest| rest.split_once("): "));
@@ -156,6 +167,14 @@ fn count(value: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_line_of_an_export_is_no_row() {
+        assert!(is_meta(r#"{"meta":{"path":"C","complete":true}}"#));
+        for row in [r#"{"meta":1,"id":2,"tenant":3}"#, r#"{"id":2,"tenant":3}"#, r#"{"meta":"#, ""] {
+            assert!(!is_meta(row), "{row}");
+        }
+    }
 
     #[test]
     fn messages_lose_the_place_that_is_not_the_files() {

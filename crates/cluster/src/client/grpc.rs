@@ -27,6 +27,9 @@ use crate::protocol::{
     BoxFuture, ReadRequest, ReadStream, Shard, ShardError, ShardErrorKind, WriteAnswer, WriteRequest, failed_read,
 };
 use crate::wire::{self, MESSAGE_BYTES_MAX, proto};
+use whole::Whole;
+
+mod whole;
 
 /// How long connecting may take; a request's own deadline usually ends earlier.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,7 +42,7 @@ const RESETS_MAX: usize = 100;
 /// Longest deadline a shard believes; protects its clock arithmetic.
 const DEADLINE_MAX: Duration = Duration::from_secs(3_600);
 
-type Client = proto::shard_client::ShardClient<Channel>;
+type Client = proto::shard_client::ShardClient<Whole>;
 
 /// Shards in other processes, by the address of their instances. Clones share the connections.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +140,7 @@ impl GrpcShards {
                 link
             }
         };
-        let client = proto::shard_client::ShardClient::new(link.channel)
+        let client = proto::shard_client::ShardClient::new(Whole(link.channel))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         Ok((client, link.resets))

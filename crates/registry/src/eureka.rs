@@ -335,13 +335,21 @@ impl Eureka {
     }
 
     async fn withdraw(&self, service: &str, id: &InstanceId) -> Result<(), DriverError> {
-        if !self.cancel(service, &wire::eureka_id(service, id)).await?
+        if !self.is_taken_over(service, id).await?
+            && !self.cancel(service, &wire::eureka_id(service, id)).await?
             && let Some(theirs) = self.foreign(service, id).await?
         {
             self.cancel(service, &theirs).await?;
         }
         self.ours().registered.remove(&(service.into(), id.clone()));
         Ok(())
+    }
+
+    /// Whether what we registered is a later life's by now, which must stay when this one goes.
+    async fn is_taken_over(&self, service: &str, id: &InstanceId) -> Result<bool, DriverError> {
+        let Some(ours) = self.registered(service, id) else { return Ok(false) };
+        let record = self.record(service, &wire::eureka_id(service, id)).await?;
+        Ok(record.as_ref().and_then(wire::born_ms).is_some_and(|born_ms| born_ms > ours.born_ms))
     }
 
     async fn cancel(&self, service: &str, id: &str) -> Result<bool, DriverError> {

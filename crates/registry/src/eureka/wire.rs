@@ -60,6 +60,11 @@ pub(super) fn id(instance: &Value) -> Option<&str> {
     text(&instance["instanceId"]).or_else(|| text(&instance["hostName"]))
 }
 
+/// When the life of a record began that one of ours wrote and gave no incarnation of its own.
+pub(super) fn born_ms(record: &Value) -> Option<u64> {
+    text(&record["metadata"][carrier::INCARNATION])?.parse().ok()
+}
+
 /// Checks what becomes parts of a path: servers of this kind turn away what has a slash in it, encoded or not, with a page
 /// about bad requests.
 ///

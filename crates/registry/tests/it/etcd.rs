@@ -112,7 +112,8 @@ fn seatas_client_and_we_see_each_other() {
 fn a_lost_lease_is_granted_again() {
     let server = require!(Etcd::start(&[]));
     block_on(async {
-        let registry = at(server.address(), "?ttl=2s");
+        // Long enough that it is not lost before it is taken away.
+        let registry = at(server.address(), "?ttl=10s");
         let mut a = registry.register("c", instance("10.0.0.1:80").with_meta("k", "v")).expect("valid");
         let mut b = registry.register("c", instance("10.0.0.2:80")).expect("valid");
         registered(&mut a).await;

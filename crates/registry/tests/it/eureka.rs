@@ -31,7 +31,7 @@ fn conformance() {
             eureka.server().start_again().expect("it starts again");
         }),
         // The server adds the duration twice.
-        gone_within: Duration::from_secs(20),
+        gone_within: Duration::from_secs(40),
         seen_within: SOON,
         traits: Traits { unknown_service: true, ..Traits::default() },
     });

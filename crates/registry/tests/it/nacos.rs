@@ -68,7 +68,7 @@ fn r_nacos_conforms_over_http() {
     conformance::run(Subject {
         name: "r-nacos over HTTP",
         server: SocketAddr::from(([127, 0, 0, 1], server.port())),
-        url: Box::new(|http| format!("nacos://{http}?api=http&ttl=3s&poll=200ms")),
+        url: Box::new(|http| format!("nacos://{http}?api=http&ttl=6s&poll=200ms")),
         restart: Box::new(move || server.server().start_again().expect("it starts again")),
         // It looks at its own times and not at those of the metadata.
         gone_within: Duration::from_secs(60),
@@ -83,7 +83,7 @@ fn a_strict_server_conforms_over_http() {
     conformance::run(Subject {
         name: "nacos (strict fake) over HTTP",
         server: server.http(),
-        url: Box::new(|http| format!("nacos://{http}?api=http&ttl=3s&poll=200ms")),
+        url: Box::new(|http| format!("nacos://{http}?api=http&ttl=6s&poll=200ms")),
         restart: Box::new(move || server.start_again()),
         gone_within: Duration::from_secs(40),
         seen_within: SOON,

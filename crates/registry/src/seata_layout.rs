@@ -5,6 +5,7 @@
 //! cannot be said that way (a line end, a `=` in a key) rides as JSON in one line under the key `metaroute-json`, so
 //! that nothing is lost between two of us and other readers see every other key.
 
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 

@@ -35,7 +35,7 @@ impl Filter {
     pub fn new(expression: &expr::Expr, table: &Table) -> Result<Filter, expr::BindError> {
         let schema = table.schema();
         let program = Self::bind(expression, schema)?;
-        let mut columns: Vec<usize> = expression.keys().filter_map(|name| schema.ordinal(name)).collect();
+        let mut columns: Vec<usize> = expression.keys().filter_map(|name| schema.named(name)).collect();
         columns.sort_unstable();
         columns.dedup();
         Ok(Filter(Arc::new(Inner { program, columns })))
@@ -80,7 +80,7 @@ impl expr::Schema for Names<'_> {
             expr::Unsupported::new(format!("table `{}` has no column `{name}`", self.schema.name()))
                 .with_code("unknown_field")
         };
-        let at = self.schema.ordinal(name).ok_or_else(unknown)?;
+        let at = self.schema.named(name).ok_or_else(unknown)?;
         Ok(expr::KeyId(at as u32))
     }
 
@@ -93,7 +93,7 @@ impl expr::Schema for Names<'_> {
     }
 
     fn declared(&self, name: &str) -> Option<expr::Type> {
-        let at = self.schema.ordinal(name)?;
+        let at = self.schema.named(name)?;
         Some(match self.schema.columns()[at].ty {
             ColumnType::U64 | ColumnType::I64 | ColumnType::F64 | ColumnType::Decimal { .. } => expr::Type::Number,
             ColumnType::Bool => expr::Type::Bool,

@@ -270,6 +270,17 @@ impl Schema {
         self.columns.iter().position(|c| c.name == name)
     }
 
+    /// The ordinal of a column by name, or by what it is: `id`, `tenant` and `time` stand for those columns where no column
+    /// has that very name.
+    pub fn named(&self, name: &str) -> Option<usize> {
+        self.ordinal(name).or(match name {
+            "id" => Some(self.id),
+            "tenant" => Some(self.tenant),
+            "time" => self.time,
+            _ => None,
+        })
+    }
+
     /// Ordinal of the id column.
     pub fn id(&self) -> usize {
         self.id

@@ -37,7 +37,8 @@ pub(super) fn find(store: &Schema, program: &Program) -> FoundBounds {
             continue;
         }
         let text = program.atom_text(*atom);
-        let Some((operator, literal)) = split(text, &column.name) else { continue };
+        // The column goes by its name or by what it is.
+        let Some((operator, literal)) = split(text, &column.name).or_else(|| split(text, "time")) else { continue };
         let Some(at) = key_of(column.ty, literal) else { continue };
         let holds = |key: u64| {
             let value = TimeKey(key).to_value(column.ty);

@@ -5,18 +5,11 @@ use metaroute_store::{Filter, Schema};
 
 use crate::failure::{Code, Failure, Place};
 
-/// The ordinals of named columns, in the order named, each once. `id`, `tenant` and `time` stand for those columns where
-/// no column has that very name.
+/// The ordinals of named columns, in the order named, each once.
 pub(super) fn ordinals(store: &Schema, names: &[String]) -> Result<Vec<usize>, Failure> {
     let mut ordinals = Vec::with_capacity(names.len());
     for name in names {
-        let at = store.ordinal(name).or(match name.as_str() {
-            "id" => Some(store.id()),
-            "tenant" => Some(store.tenant()),
-            "time" => store.time(),
-            _ => None,
-        });
-        let at = at.ok_or_else(|| unknown(store, name))?;
+        let at = store.named(name).ok_or_else(|| unknown(store, name))?;
         if !ordinals.contains(&at) {
             ordinals.push(at);
         }
@@ -39,7 +32,7 @@ fn unknown(store: &Schema, name: &str) -> Failure {
 /// Binds a row filter against a store: unknown columns and `$` values are errors, every type is the column's.
 pub(super) fn bind(store: &Schema, filter: &expr::Expr) -> Result<expr::Program, Failure> {
     Filter::bind(filter, store).map_err(|error| {
-        let mut failure = match filter.keys().find(|name| store.ordinal(name).is_none()) {
+        let mut failure = match filter.keys().find(|name| store.named(name).is_none()) {
             Some(name) if error.unsupported.code == "unknown_field" => unknown(store, name),
             _ => Failure::new(Code::BadExpression, error.unsupported.message),
         };

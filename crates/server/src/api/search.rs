@@ -96,7 +96,7 @@ fn no_sum(why: &str) -> Problem {
 }
 
 fn summable(store: &Schema, name: &str) -> Result<usize, Problem> {
-    let at = store.ordinal(name).ok_or_else(|| {
+    let at = store.named(name).ok_or_else(|| {
         let problem = Problem::bad_request(format!("store `{}` has no column `{name}`", store.name()));
         let known = store.columns().iter().map(|column| column.name.as_str());
         let problem = problem.code("unknown_field");

@@ -92,6 +92,28 @@ async fn an_order_field_alone_is_ascending() {
     }
 }
 
+/// A store's columns go by their names and by what they are, in every place of a request.
+#[tokio::test]
+async fn id_tenant_and_time_work_everywhere() {
+    let cluster = cluster().await;
+    cluster.write(&[(1, 7, 10), (2, 7, 20), (3, 8, 30)]).await;
+    let by_role = json!({"tenant": 7, "where": "id > 1 && tenant == 7 && time >= 2024-01-01T00:00:15Z", "order": "time", "fields": ["id", "tenant", "time"]});
+    let page = cluster.query(by_role.clone()).await.ok();
+    let row = json!({"file_id": "2", "user_id": "7", "created_at": "2024-01-01T00:00:20.000000Z"});
+    assert_eq!(page["rows"], json!([row]), "under the columns' own names");
+    let plan = cluster.post("/v1/file_metadata/explain", by_role).await.ok();
+    assert_eq!(plan["time_bounds"][0], "2024-01-01T00:00:15.000000Z", "bounds are found under either name: {plan}");
+    let sum =
+        cluster.post("/v1/file_metadata/count", json!({"allow": "global", "sum": "id", "where": "tenant == 7"})).await;
+    assert_eq!((&sum.ok()["count"], &sum.ok()["sum"]), (&json!(2), &json!("3")));
+    // A column of that very name comes first: here `id` is one.
+    let row = json!({"id": 5, "tenant": 1, "day": "2024-01-01"});
+    cluster.post("/v1/readings/rows", json!({ "rows": [row] })).await.ok();
+    let found = cluster.post("/v1/readings/query", json!({"tenant": 1, "where": "id == 5 && tenant == 1"})).await.ok();
+    assert_eq!(found["rows"][0]["sensor"], "1");
+    cluster.query(json!({"tenant": 7, "where": "ids == 1"})).await.problem(400, "unknown_field");
+}
+
 #[tokio::test]
 async fn explain_says_what_a_foreign_cursor_would_get() {
     let cluster = cluster().await;

@@ -130,7 +130,7 @@ pub(crate) enum AtomSource {
     Fixed(usize),
     /// Must be tested with the request's values.
     Request,
-    /// Left out of the expression (`drop_keys`).
+    /// Left out of the expression: by `drop_keys`, or because the caller lacks an optional value.
     Dropped,
 }
 
@@ -408,6 +408,8 @@ impl Compiler<'_> {
             } else if atom.slots().any(|slot| self.request_slot(slot).is_some()) {
                 self.request_keys.extend(atom.key().filter(|key| !self.request_keys.contains(key)));
                 AtomSource::Request
+            } else if atom.is_removed(&CallerOnly(&self.sources)) {
+                AtomSource::Dropped
             } else {
                 let next = self.atoms.len();
                 let number = *self.index.entry(atom.clone()).or_insert(next);

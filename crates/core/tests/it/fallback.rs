@@ -237,6 +237,39 @@ fn optional_request_values_drop_their_comparison() {
     assert_eq!(shares(&selector, &selector.request([("lane", "x")])), [("a".to_owned(), 100.0)]);
 }
 
+/// `zone == $caller.zone?` is no condition for a caller without a zone; it is decided with the plan and not per request.
+#[test]
+fn optional_values_of_the_caller_drop_their_comparison() {
+    let lines = ["a zone_of=z1 env=prod", "b zone_of=z2 env=prod", "c env=dev"];
+    let ids = |text: &str, own: &[(&str, &str)], request: &[(&str, &str)]| {
+        let selector = selector_for(rules(vec![must(text)]), own, &lines);
+        let request = selector.request(request.iter().copied());
+        shares(&selector, &request).into_iter().map(|(id, _)| id).collect::<String>()
+    };
+    let zone = [("zone", "z1")];
+    for (text, with, without) in [
+        ("zone_of == $caller.zone?", "a", "abc"),
+        ("zone_of != $caller.zone?", "b", "abc"),
+        ("!(zone_of == $caller.zone?)", "bc", "abc"),
+        ("zone_of in ($caller.zone?, z9)", "a", "abc"),
+        ("zone_of == $caller.zone? && env == prod", "a", "ab"),
+        ("zone_of == $caller.zone? || env == dev", "ac", "c"),
+        ("$caller.zone? == z1 && env == dev", "c", "c"),
+        ("zone_of == $caller.zone? && env == $req.env?", "a", "abc"),
+    ] {
+        assert_eq!((ids(text, &zone, &[]).as_str(), ids(text, &[], &[]).as_str()), (with, without), "{text}");
+    }
+    assert_eq!(ids("zone_of == $caller.zone? && env == $req.env?", &[], &[("env", "dev")]), "c");
+    let fallback = Fallback::Match(expr("env == prod && zone_of == $caller.zone?"));
+    let set = rules(vec![prefer("env == none", vec![fallback], Terminal::Fail)]);
+    check(
+        &selector(set, &lines),
+        &Request::default(),
+        &[("a", 50.0), ("b", 50.0)],
+        Ok(Reason::Fallback { rule: 0, step: 0 }),
+    );
+}
+
 #[test]
 fn a_custom_filter_is_part_of_the_rule_model() {
     let rule = must("a == b");

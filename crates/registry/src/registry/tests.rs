@@ -209,7 +209,7 @@ async fn a_refused_registration_waits_for_another_wish() {
 async fn what_was_taken_once_is_not_given_up_for_an_invalid_answer() {
     let driver = Arc::new(Scripted::default());
     let nonsense = || DriverError::new(ErrorKind::Invalid, "answered 404 Not Found");
-    let lease = Lease { renew_every: Some(Duration::from_secs(5)), ..Lease::default() };
+    let lease = Lease { renew_every: Some(Duration::from_secs(5)) };
     driver.apply.lock().unwrap().push_back(Ok(lease));
     let registry = Registry::new(Arc::clone(&driver));
     let mut registration = registry.register("s", instance("a")).unwrap();

@@ -148,7 +148,11 @@ impl GrpcShards {
 }
 
 fn error_of(status: &Status) -> ShardError {
+    // The client's own clock may ring before the router's. `tonic` calls that a cancellation; it says nothing against the
+    // copy, and the answer to it is that there was not enough time.
+    let timed_out = status.code() == Code::Cancelled && status.message() == tonic::TimeoutExpired(()).to_string();
     let kind = match status.code() {
+        _ if timed_out => ShardErrorKind::DeadlineExceeded,
         Code::DeadlineExceeded => ShardErrorKind::DeadlineExceeded,
         Code::ResourceExhausted => ShardErrorKind::Overloaded,
         Code::InvalidArgument | Code::OutOfRange => ShardErrorKind::BadRequest,
@@ -272,5 +276,17 @@ impl proto::shard_server::Shard for ShardService {
             .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
         let answer = self.shard.write(request, deadline_of(timeout)).map(|answer| answer.map_err(status_of)).await?;
         Ok(Response::new(wire::write_answer_to(answer)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_out_of_the_client_is_no_failure_of_the_copy() {
+        let status = Status::from_error(Box::new(tonic::TimeoutExpired(())));
+        assert_eq!(error_of(&status).kind, ShardErrorKind::DeadlineExceeded);
+        assert_eq!(error_of(&Status::cancelled("stream reset")).kind, ShardErrorKind::Unavailable);
     }
 }

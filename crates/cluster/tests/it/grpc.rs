@@ -119,6 +119,19 @@ async fn states_and_failures_cross_the_wire() {
     assert!(failure.meta.expect("accounts").missing[0].detail.contains("connection refused"));
 }
 
+/// Whose clock rings first, the router's or the client's, is chance.
+#[tokio::test]
+async fn a_slow_copy_is_timed_out_and_not_failed() {
+    let sim = remote(1, 1).await;
+    sim.set("g0", "s0", Behaviour::Slow(Duration::from_secs(600)));
+    let query = sim.query(of_user(9));
+    for _ in 0..20 {
+        let call = metaroute_cluster::router::Call::within(Duration::from_millis(50));
+        let failure = sim.router.query(&query, &call).await.expect_err("it is slow");
+        assert_eq!(failure.code, Code::DeadlineExceeded, "{failure:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_port_nobody_listens_on_is_a_failed_shard() {
     let sim = remote(1, 1).await;

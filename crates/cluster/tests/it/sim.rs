@@ -418,7 +418,9 @@ impl Shard for Handle {
             let _busy = Busy::new(&shard.busy);
             match shard.behaviour.lock().expect("no panic").clone() {
                 Behaviour::Down => return Err(ShardError::new(ShardErrorKind::Unavailable, "connection refused")),
-                Behaviour::DiskFull => return Err(ShardError::new(ShardErrorKind::ReadOnly, "no space left on device")),
+                Behaviour::DiskFull => {
+                    return Err(ShardError::new(ShardErrorKind::ReadOnly, "no space left on device"));
+                }
                 Behaviour::NotReady(state, _) => return Ok(WriteAnswer::NotReady(state)),
                 _ => {}
             }
@@ -614,7 +616,7 @@ impl Sim {
 }
 
 pub(crate) fn call() -> Call {
-    Call::within(Duration::from_secs(30))
+    Call::within(Duration::from_secs(300))
 }
 
 pub(crate) fn of_user(user: u64) -> QueryRequest {

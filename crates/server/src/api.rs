@@ -9,6 +9,7 @@ pub mod backup;
 mod json;
 pub(crate) mod observe;
 pub(crate) mod openapi;
+mod patterns;
 pub(crate) mod problem;
 mod request;
 mod rows;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use metaroute_store::{Column, ColumnType, Schema};
 use serde_json::{Map, Value, json};
 
-use super::BODY_MAX;
+use super::{BODY_MAX, patterns};
 
 const PROBLEM: &str = "#/components/schemas/Problem";
 
@@ -314,7 +314,7 @@ fn body(store: &Schema, keys: &[&str]) -> Value {
 fn unsigned() -> Value {
     json!({"anyOf": [
         {"type": "integer", "minimum": 0, "maximum": u64::MAX},
-        {"type": "string", "pattern": "^[0-9]{1,19}$"},
+        {"type": "string", "pattern": patterns::unsigned()},
     ]})
 }
 
@@ -340,29 +340,21 @@ fn cell_in_requests(column: &Column) -> Value {
         ColumnType::U64 => unsigned(),
         ColumnType::I64 => json!({"anyOf": [
             {"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX},
-            {"type": "string", "pattern": "^-?[0-9]{1,18}$"},
+            {"type": "string", "pattern": patterns::signed()},
         ]}),
         ColumnType::F64 => json!({"type": "number"}),
         ColumnType::Bool => json!({"type": "boolean"}),
         ColumnType::Decimal { precision, scale } => {
-            let whole = precision - scale;
-            let fraction = if scale == 0 { String::new() } else { format!("(\\.[0-9]{{1,{scale}}})?") };
-            let text = json!({"type": "string", "pattern": format!("^-?[0-9]{{1,{}}}{fraction}$", whole.max(1))});
+            let text = json!({"type": "string", "pattern": patterns::decimal(precision - scale, scale)});
             json!({"anyOf": [{"type": "number"}, text]})
         }
         ColumnType::String => json!({"type": "string"}),
-        ColumnType::Bytes => json!({"type": "string", "pattern": "^([A-Za-z0-9+/]{4})*$", "contentEncoding": "base64"}),
+        ColumnType::Bytes => json!({"type": "string", "pattern": patterns::BASE64, "contentEncoding": "base64"}),
         ColumnType::Json => json!({}),
-        ColumnType::Timestamp { digits } => time_pattern(digits, "Z"),
-        ColumnType::Datetime { digits } => time_pattern(digits, ""),
-        _ => json!({"type": "string", "pattern": "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])$"}),
+        ColumnType::Timestamp { digits } => json!({"type": "string", "pattern": patterns::timestamp(digits)}),
+        ColumnType::Datetime { digits } => json!({"type": "string", "pattern": patterns::datetime(digits)}),
+        _ => json!({"type": "string", "pattern": patterns::date()}),
     }
-}
-
-fn time_pattern(digits: u8, zone: &str) -> Value {
-    let fraction = if digits == 0 { String::new() } else { format!("(\\.[0-9]{{1,{digits}}})?") };
-    let date = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])";
-    json!({"type": "string", "pattern": format!("^{date}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}{zone}$")})
 }
 
 fn row_in_answers(store: &Schema) -> Value {
@@ -401,6 +393,7 @@ fn problem() -> Value {
             "expected": {"type": "array", "items": {"type": "string"}},
             "hint": {"type": "string"},
             "missing_slots": {"type": "integer"},
+            "estimate": {"type": "object", "description": "what a refused global query would cost"},
             "meta": {"$ref": "#/components/schemas/Meta"},
         },
     })

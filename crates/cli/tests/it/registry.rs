@@ -38,7 +38,7 @@ impl Foreground {
             .spawn()
             .expect("metaroute starts");
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let (sender, lines) = channel();
+        let (sender, lines) = sync_channel(1_024);
         // Ends with the output, or with who reads.
         std::thread::spawn(move || stdout.lines().map_while(Result::ok).all(|line| sender.send(line).is_ok()));
         Self { child, lines }

@@ -206,7 +206,9 @@ impl Doctor {
         let counts = format!("{what} have {instances} instances, {usable} of them usable");
         checks.push(match (instances, usable) {
             (0, _) if self.service.is_none() => Check::new("service", Verdict::Ok, counts),
-            (0, _) => Check::new("service", Verdict::Warning, counts).hint("it is known, and nobody is registered in it"),
+            (0, _) => {
+                Check::new("service", Verdict::Warning, counts).hint("it is known, and nobody is registered in it")
+            }
             (_, 0) => Check::new("service", Verdict::Warning, counts)
                 .hint("all are unhealthy, switched off or of weight 0: nothing can be picked"),
             _ => Check::new("service", Verdict::Ok, counts),

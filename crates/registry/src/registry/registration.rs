@@ -342,9 +342,7 @@ impl Keeper {
                 let pause = match (self.after_failure(&error, same), error.kind()) {
                     (Some(wait), _) => Pause::Unreached(wait),
                     (None, ErrorKind::Denied) => Pause::Refused(Some(self.policy.wait_max())),
-                    (None, ErrorKind::Invalid) if self.taken.is_some() => {
-                        Pause::Refused(Some(self.policy.wait_max()))
-                    }
+                    (None, ErrorKind::Invalid) if self.taken.is_some() => Pause::Refused(Some(self.policy.wait_max())),
                     (None, _) => Pause::Refused(None),
                 };
                 self.tell(

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};

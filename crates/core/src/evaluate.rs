@@ -406,6 +406,32 @@ impl View {
         self.plan.set.panic.is_some_and(|limit| limit > 0.0) && self.counted(set) > 0
     }
 
+    /// How many tiers may serve: a strict preference never leaves its own zone, or those that have a weight.
+    fn open_tiers(&self) -> usize {
+        match &self.plan.set.prefer.zone {
+            Some(zone) if zone.strict && self.zone_weights.is_empty() => 1,
+            // The last one is for zones without a weight.
+            Some(zone) if zone.strict => self.zone_weights.len() - 1,
+            _ => self.tiers,
+        }
+    }
+
+    /// Why the candidates cannot serve, as far as their zones may.
+    fn why_none_serves(&self, s: &mut Scratch) -> NoPickReason {
+        let tiers = self.open_tiers();
+        if tiers >= self.tiers {
+            return self.why_none(&s.set);
+        }
+        let mut within = s.take(self.fleet.slots());
+        for bits in &self.tier_bits[..tiers] {
+            within.or(bits);
+        }
+        within.and(&s.set);
+        let why = self.why_none(&within);
+        s.spare.push(within);
+        why
+    }
+
     /// Why a set without usable members has none.
     fn why_none(&self, set: &BitSet) -> NoPickReason {
         if set.is_empty() {
@@ -470,11 +496,11 @@ impl View {
                     return Ok(());
                 }
             }
-            return Err(self.why_none(&s.set));
+            return Err(self.why_none_serves(s));
         }
         self.tier_loads(s);
         if s.loads.iter().all(|load| load.share == 0.0) {
-            return Err(self.why_none(&s.set));
+            return Err(self.why_none_serves(s));
         }
         if s.loads.iter().any(|load| load.panic && load.share > 0.0) {
             reason.worsen(Reason::Panic);
@@ -534,11 +560,7 @@ impl View {
 
     /// Everybody who is fit shares evenly, whatever its weight and tier; a strict preference stays in its zones.
     fn uniform(&self, s: &mut Scratch) {
-        let tiers = match &self.plan.set.prefer.zone {
-            Some(zone) if zone.strict && self.zone_weights.is_empty() => 1,
-            Some(zone) if zone.strict => self.zone_weights.len(),
-            _ => self.tiers,
-        };
+        let tiers = self.open_tiers();
         for &slot in &self.fleet.order {
             let at = slot as usize;
             let fit = self.fleet.enabled.get(at) && self.fleet.healthy.get(at) && !self.ejected.get(at);

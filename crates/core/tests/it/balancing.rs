@@ -74,7 +74,7 @@ fn all_zero_stays_in_a_strict_zone() {
     let both = selector_for(set.clone(), &own, &["a zone=z1 w=0", "b zone=z2 w=0"]);
     check(&both, &Request::default(), &[("a", 100.0)], Ok(Reason::AllZeroUniform));
     let elsewhere = selector_for(set, &own, &["b zone=z2 w=0"]);
-    assert_eq!(elsewhere.select(&()).unwrap_err().reason, NoPickReason::AllZeroWeight);
+    assert_eq!(elsewhere.select(&()).unwrap_err().reason, NoPickReason::Filtered);
 }
 
 #[test]

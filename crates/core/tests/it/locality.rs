@@ -52,7 +52,13 @@ fn t37_nothing_in_my_zone() {
     let open = selector_for(zoned(false), &[("zone", "z9")], &lines);
     check(&open, &Request::default(), &[("a", 50.0), ("b", 50.0)], Ok(Reason::Matched));
     let strict = selector_for(zoned(true), &[("zone", "z9")], &lines);
-    assert!(strict.select(&()).is_err());
+    assert_eq!(strict.select(&()).unwrap_err().reason, NoPickReason::Filtered);
+    // The reason is about the zone that may serve, whatever the others have.
+    for (here, reason) in [("u", NoPickReason::AllUnhealthy), ("w=0", NoPickReason::AllZeroWeight)] {
+        let here = format!("c zone=z9 {here}");
+        let strict = selector_for(zoned(true), &[("zone", "z9")], &[lines[0], lines[1], &here]);
+        assert_eq!(strict.select(&()).unwrap_err().reason, reason);
+    }
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn watch_shows_what_changes_and_ends_on_ctrl_c() {
     assert_eq!((number(&changes[0]["before"]), number(&changes[0]["after"])), (0.5, 0.0));
 
     // A bad edit is said, and the last good list stays.
-    std::fs::write(fleet.path("fleet.yaml"), "services: [").unwrap();
+    fleet.replace("services: [");
     let bad = watching.next();
     assert_eq!((&bad["state"], &bad["event"]), (&json!("stale"), &json!("state")));
     assert!(bad["error"].is_string() && bad["instances"].as_array().unwrap().len() == 2, "{bad}");
@@ -71,17 +71,13 @@ fn watch_waits_out_what_happens_later() {
     let fleet = Fleet::new("{id: a, address: \"h:1\"}");
     let mut watching = Watching::start(&fleet, &[]);
     assert_eq!(watching.next()["state"], "fresh");
-    let swap = |text: &str| {
-        std::fs::write(fleet.path("next"), text).unwrap();
-        std::fs::rename(fleet.path("next"), fleet.path("fleet.yaml")).unwrap();
-    };
-    swap("services: []");
+    fleet.replace("services: []");
     assert_eq!(watching.next()["state"], "unknown_service");
     std::fs::remove_file(fleet.path("fleet.yaml")).unwrap();
     let away = watching.next();
     assert_eq!((&away["state"], &away["reason"]), (&json!("unreachable"), &json!("unknown_service")), "{away}");
     assert!(away["error"].is_string(), "{away}");
-    swap("services: [{name: orders, instances: [{id: b, address: \"h:2\"}]}]");
+    fleet.replace("services: [{name: orders, instances: [{id: b, address: \"h:2\"}]}]");
     let back = watching.next();
     assert_eq!((&back["state"], &back["instances"][0]["id"]), (&json!("fresh"), &json!("b")), "{back}");
     assert_eq!(watching.interrupt(), Some(0));

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use metaroute_store::{ColumnType, Value};
+use metaroute_store::Value;
 use rustc_hash::FxHashMap;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -354,15 +354,10 @@ impl Totals {
     fn new(query: &Query, sums: &[usize]) -> Result<Totals, Failure> {
         let zero = |&at: &usize| {
             let column = &query.store.columns()[at];
-            match column.ty {
-                ColumnType::U64 | ColumnType::I64 => Ok(Sum::Integer(0)),
-                ColumnType::F64 => Ok(Sum::Float(0.0)),
-                ColumnType::Decimal { scale, .. } => Ok(Sum::Decimal { unscaled: 0, scale }),
-                ty => {
-                    let message = format!("column `{}` is {ty}, which has no sum", column.name);
-                    Err(Failure::new(Code::BadRequest, message))
-                }
-            }
+            Sum::zero(column.ty).ok_or_else(|| {
+                let message = format!("column `{}` is {}, which has no sum", column.name, column.ty);
+                Failure::new(Code::BadRequest, message)
+            })
         };
         let zeros: Vec<Sum> = sums.iter().map(zero).collect::<Result<_, _>>()?;
         Ok(Totals { rows: 0, sums: zeros.iter().copied().map(Some).collect(), zeros })
@@ -378,23 +373,8 @@ impl Totals {
     }
 
     fn add_row(&mut self, row: &Row) {
-        let addend = |(value, zero): (&Value, &Sum)| if value.is_null() { Some(*zero) } else { summand(value) };
+        let addend = |(value, zero): (&Value, &Sum)| if value.is_null() { Some(*zero) } else { Sum::of(value) };
         let sums = row.values.iter().zip(&self.zeros).map(addend).collect();
         self.add(&Aggregate { rows: 1, sums });
-    }
-}
-
-/// What a value adds to a sum.
-fn summand(value: &Value) -> Option<Sum> {
-    match value {
-        Value::U64(v) => Some(Sum::Integer(i128::from(*v))),
-        Value::I64(v) => Some(Sum::Integer(i128::from(*v))),
-        Value::F64(v) => Some(Sum::Float(*v)),
-        Value::Decimal(text) => {
-            let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-            let unscaled = format!("{whole}{fraction}").parse().ok()?;
-            Some(Sum::Decimal { unscaled, scale: u8::try_from(fraction.len()).ok()? })
-        }
-        _ => None,
     }
 }

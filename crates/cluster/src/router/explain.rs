@@ -3,8 +3,7 @@
 use serde::Serialize;
 
 use super::Router;
-use crate::cursor::Binding;
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::protocol::WorkBudget;
 use crate::query::{Path, Query};
 use crate::replicas::{Replicas, state_of};
@@ -139,16 +138,13 @@ impl Router {
         let inner = &self.inner;
         let topology = inner.topology()?;
         let mut explained = Explanation::of(&topology, query, rights, inner.options.budget, Some(&inner.replicas));
-        if let (None, Some(cursor)) = (&explained.denied, &query.cursor) {
-            let binding = Binding { tenant: query.tenant, query: &query.fingerprint() };
-            if let Err(error) = inner.keys.open(cursor, binding) {
-                explained.verdict = "denied";
-                explained.denied = Some(Denied {
-                    code: Code::CursorInvalid.as_str(),
-                    message: error.to_string(),
-                    hint: Some("leave `cursor` out: the walk begins anew".to_owned()),
-                });
-            }
+        if let (None, Err(failure)) = (&explained.denied, inner.after(query)) {
+            explained.verdict = "denied";
+            explained.denied = Some(Denied {
+                code: failure.code.as_str(),
+                message: failure.message,
+                hint: Some("leave `cursor` out: the walk begins anew".to_owned()),
+            });
         }
         Ok(explained)
     }

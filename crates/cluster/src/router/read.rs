@@ -231,7 +231,7 @@ impl Inner {
         Failure::new(Code::Overloaded, format!("{most} global queries are running already"))
     }
 
-    fn after(&self, query: &Query) -> Result<Option<Position>, Failure> {
+    pub(super) fn after(&self, query: &Query) -> Result<Option<Position>, Failure> {
         let Some(cursor) = &query.cursor else { return Ok(None) };
         let fingerprint = query.fingerprint();
         let opened = self.keys.open(cursor, Binding { tenant: query.tenant, query: &fingerprint });

@@ -9,7 +9,7 @@ use futures_util::{StreamExt as _, stream};
 use metaroute_cluster::router::Export;
 use metaroute_cluster::scatter::{Rights, Scatter};
 use metaroute_cluster::{Failure, Query};
-use metaroute_store::{ColumnType, Schema, Sum};
+use metaroute_store::{Schema, Sum};
 
 use super::answer::{self, RowWriter};
 use super::observe::{Answered, Asked, Done};
@@ -62,8 +62,8 @@ pub(super) async fn count(asked: Asked) -> Answered {
     out.extend_from_slice(format!("{{\"count\":{}", count.rows).as_bytes());
     if body.sum.is_some() {
         out.extend_from_slice(b",\"sum\":");
-        match count.sums.first().copied().flatten() {
-            None if count.rows == 0 => out.extend_from_slice(zero(&store, &sums, body.ints).as_bytes()),
+        let nothing = || sums.first().filter(|_| count.rows == 0).and_then(|&at| Sum::zero(store.columns()[at].ty));
+        match count.sums.first().copied().flatten().or_else(nothing) {
             None => return Err(no_sum("the sum does not fit 128 bits")),
             // JSON has no infinity.
             Some(Sum::Float(sum)) if !sum.is_finite() => return Err(no_sum("the sum does not fit a double")),
@@ -75,15 +75,6 @@ pub(super) async fn count(asked: Asked) -> Answered {
     count.meta.write_json(&mut out);
     out.push(b'}');
     Ok((covered(out, &count.meta), Done::of(&count.meta)))
-}
-
-fn zero(store: &Schema, sums: &[usize], ints: Ints) -> String {
-    let text = match sums.first().map(|&at| store.columns()[at].ty) {
-        Some(ColumnType::F64) => return "0.0".to_owned(),
-        Some(ColumnType::Decimal { scale, .. }) if scale > 0 => format!("0.{}", "0".repeat(usize::from(scale))),
-        _ => "0".to_owned(),
-    };
-    number(&text, ints)
 }
 
 /// An exact sum in JSON: what 64-bit integers and decimals are.
@@ -105,10 +96,9 @@ fn summable(store: &Schema, name: &str) -> Result<usize, Problem> {
             None => problem,
         }
     })?;
-    match store.columns()[at].ty {
-        ColumnType::U64 | ColumnType::I64 | ColumnType::F64 | ColumnType::Decimal { .. } => Ok(at),
-        other => Err(Problem::bad_request(format!("column `{name}` is {other} and has no sum"))),
-    }
+    let ty = store.columns()[at].ty;
+    let none = || Problem::bad_request(format!("column `{name}` is {ty} and has no sum"));
+    Sum::zero(ty).map(|_| at).ok_or_else(none)
 }
 
 /// How long an export may take when the request does not say: it ends when its reader leaves, not because it is long.
